@@ -1,0 +1,71 @@
+// Package metrics is the port to whatever can be asked how a target is doing: a time-series database, an HTTP endpoint.
+//
+// A provider measures once and reports what it saw. It must not judge: conditions, counts and limits are policy.
+package metrics
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
+
+// Query is one measurement to take.
+type Query struct {
+	// Config is the provider's part of the metric in the provider's own grammar, templates rendered.
+	Config json.RawMessage
+	// Since is when the change under judgement ended. Data older than this is never judged.
+	Since time.Time
+	// Now is the moment to measure at.
+	Now time.Time
+}
+
+// Sample is what one measurement saw.
+type Sample struct {
+	// Result is the variable `result` of the conditions, e.g. {"value": 0.3} or {"status": 200, "body": "…"}.
+	// Values as encoding/json decodes them.
+	Result map[string]any `json:"result,omitempty"`
+	// NoData reports that the provider answered and had nothing to say; Problem says so in words too.
+	NoData bool `json:"noData,omitempty"`
+	// Problem, when not empty, is why nothing may be concluded whatever the condition says: no data, NaN, an infinite
+	// value, a partial answer, a warning, more series than expected, data older than the change.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Provider takes measurements over one connection.
+type Provider interface {
+	// Measure takes one measurement. Idempotent and read-only. An error is a measurement error (unreachable, refused,
+	// malformed, timed out): it is counted, never judged.
+	Measure(ctx context.Context, q Query) (Sample, error)
+}
+
+// Connection is where a provider is and how to speak to it; it comes from the worker's configuration, never from
+// documents.
+type Connection struct {
+	// Name is how documents refer to it.
+	Name string
+	// Type is the provider's kind.
+	Type string
+	// URL is the base address.
+	URL string
+	// Token is sent as a bearer token when not empty.
+	Token string
+	// Headers are sent with each request.
+	Headers map[string]string
+	// Timeout bounds one request; zero means 10 s.
+	Timeout time.Duration
+}
+
+// Kind is one entry of the visible list of providers.
+type Kind struct {
+	// Name is the `type` of a metric's provider, e.g. "prometheus".
+	Name string
+	// NeedsConnection reports whether a metric of this type must have a connection.
+	NeedsConnection bool
+	// Decode checks the provider's configuration (without type and connection), templates not yet rendered; the error
+	// is an executors.Faults value that lists every fault by field path.
+	Decode func(config json.RawMessage) error
+	// Quote makes a template value safe inside this provider's query language.
+	Quote func(value string) string
+	// New opens a provider over a connection; for a kind that needs none the connection may be zero.
+	New func(c Connection) (Provider, error)
+}
