@@ -1,0 +1,131 @@
+package embed
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Files of a data folder.
+const (
+	lockFile     = "temporal.lock"
+	databaseFile = "temporal.db"
+	sidecarFile  = "temporal.schema.json"
+)
+
+// ErrInUse: another process runs a server on the data folder. Two would corrupt each other's task queues.
+var ErrInUse = errors.New("data folder in use")
+
+// prepareFolder makes sure that the data folder exists and that only its owner can read it: histories hold the names,
+// versions and reasons of every change.
+func prepareFolder(dir string) error {
+	info, err := os.Stat(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("create data folder: %w; choose a folder that can be written", err)
+		}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open data folder: %w; choose another", err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("data folder %s is a file; choose another", dir)
+	}
+	if info.Mode().Perm()&0o077 == 0 {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("read data folder: %w", err)
+	}
+	// Closing a folder that holds somebody's files (a mistyped /tmp) would do harm, so only an empty one or ours is.
+	if _, err := os.Stat(filepath.Join(dir, databaseFile)); err != nil && len(entries) > 0 {
+		return fmt.Errorf("data folder %s can be read by others (mode %04o) and holds other files; run `chmod 700 %s` if it is meant, or choose another",
+			dir, info.Mode().Perm(), dir)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return fmt.Errorf("close data folder to others: %w", err)
+	}
+	return nil
+}
+
+// probeSize is a little more than an empty database with its write-ahead log, so that a start on a nearly full disk
+// fails here, with a reason, and not halfway through the schema.
+const probeSize = 1 << 20
+
+// probeWrite reports a full or read-only disk in words that say what to do.
+func probeWrite(dir string) (err error) {
+	f, err := os.CreateTemp(dir, ".probe-*")
+	if err != nil {
+		return fmt.Errorf("data folder %s cannot be written: %w; free space or fix its permissions, or choose another", dir, err)
+	}
+	defer func() {
+		err = errors.Join(err, os.Remove(f.Name()))
+	}()
+	_, err = f.Write(make([]byte, probeSize))
+	if err == nil {
+		err = f.Sync()
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return fmt.Errorf("data folder %s cannot be written: %w; free some space, or choose another", dir, err)
+	}
+	return nil
+}
+
+// folderLock keeps other processes off a data folder. The kernel drops it when the process dies, however it dies.
+type folderLock struct{ file *os.File }
+
+// lockFolder takes the lock of a data folder, or returns ErrInUse at once.
+func lockFolder(dir string) (*folderLock, error) {
+	path := filepath.Join(dir, lockFile)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock data folder %s: %w; free space or fix its permissions, or choose another", dir, err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		holder := "another process"
+		if data, err := os.ReadFile(path); err == nil && len(data) > 0 {
+			holder = "process " + strings.TrimSpace(string(data))
+		}
+		_ = f.Close()
+		return nil, fmt.Errorf("%w: %s runs a server on %s; stop it, connect to it instead, or choose another folder", ErrInUse, holder, dir)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("lock %s: %w; the folder must be on a local disk", path, err)
+	}
+	// The pid is for the message above only; the lock itself is the kernel's, so a stale pid locks nobody out.
+	err = f.Truncate(0)
+	if err == nil {
+		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("data folder %s cannot be written: %w; free some space, or choose another", dir, err)
+	}
+	return &folderLock{file: f}, nil
+}
+
+// release gives the folder back. Idempotent, and nothing to do for data in memory. The file stays: removing it would
+// let two processes hold two files of the same name.
+func (l *folderLock) release() error {
+	if l == nil || l.file == nil {
+		return nil
+	}
+	f := l.file
+	l.file = nil
+	_ = f.Truncate(0)
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("unlock data folder: %w", err)
+	}
+	return nil
+}
