@@ -1,0 +1,222 @@
+package policy
+
+import "fmt"
+
+// Control is what a rollout tells its waves, and a wave its targets.
+type Control string
+
+// The controls. Stop is final.
+const (
+	ControlRun   Control = "run"
+	ControlPause Control = "pause" // nothing new starts; what has begun finishes
+	ControlStop  Control = "stop"  // nothing new starts, ever; what is in flight reaches a safe point
+)
+
+// TargetProgress is one target as its wave sees it.
+type TargetProgress struct {
+	Name  string
+	State TargetState
+	// Reason is one sentence for people.
+	Reason string
+	// Attempt counts the Target workflows that were started for it.
+	Attempt int
+	// Started is its place in the order in which targets of the wave first started, from 1; 0 means never.
+	Started int
+	// InFlight reports that a Target workflow of it is open.
+	InFlight bool
+	// Reached reports that it was asked to change and has not come back since.
+	Reached bool
+	// From is the version read before the change; FromKnown tells "not installed" from "could not be read".
+	From      string
+	FromKnown bool
+	// Counted reports that it counts as a failure. A target that failed stays counted after it went back; success on a
+	// retry takes it out.
+	Counted bool
+	// Tried reports that an unreachable target has had its second try.
+	Tried bool
+	// Held reports that its checks came to no conclusion: the wave holds and asks a person.
+	Held bool
+	// Metrics are indices into the plan's metrics.
+	Metrics []int
+}
+
+// WaveCounts are counts over the targets of a wave.
+type WaveCounts struct {
+	Failures, Unreachable, Skipped, Succeeded, InFlight, Pending int
+}
+
+// WaveState is all that DecideWave looks at.
+type WaveState struct {
+	Targets        []TargetProgress
+	MaxConcurrency int
+	// Budget is the wave's own; nil means none.
+	Budget *Budget
+	// Rollout is the budget over the whole rollout, Before what earlier waves have used of it.
+	Rollout *Budget
+	Before  WaveCounts
+	Control Control
+	// Breached is why the budget was breached; once set it stays.
+	Breached string
+	// AllSkippedAccepted reports that a person let a wave pass whose targets were all skipped.
+	AllSkippedAccepted bool
+}
+
+// Count counts over the whole wave, whatever the order of its targets.
+func (s WaveState) Count() WaveCounts {
+	var c WaveCounts
+	for _, t := range s.Targets {
+		if t.InFlight {
+			c.InFlight++
+		} else if t.State == Pending {
+			c.Pending++
+		}
+		switch {
+		case t.State == Skipped || t.State == Removed:
+			c.Skipped++
+		case t.Counted:
+			c.Failures++
+		case t.State == Unreachable:
+			c.Unreachable++
+		case t.State == Succeeded || t.State == NoChange || t.State == RolledBack:
+			c.Succeeded++
+		}
+	}
+	return c
+}
+
+// WavePhase is where a wave stands. The set is closed.
+type WavePhase string
+
+// The phases.
+const (
+	WavePending  WavePhase = "pending"
+	WavePassed   WavePhase = "passed" // empty: passed over
+	WaveRunning  WavePhase = "running"
+	WaveHeld     WavePhase = "held"     // asks a person
+	WaveDraining WavePhase = "draining" // nothing starts any more; targets in flight reach a safe point
+	WaveVerified WavePhase = "verified" // each target is terminal, with a success among them
+	WaveSoaking  WavePhase = "soaking"
+	WaveDone     WavePhase = "done"
+	WaveBreached WavePhase = "breached" // over budget, and nothing in flight
+	WaveFailed   WavePhase = "failed"   // ended without a success
+	WaveStopped  WavePhase = "stopped"  // by a command, and nothing in flight
+)
+
+// WaveDecision is what a wave does next.
+type WaveDecision struct {
+	Phase WavePhase
+	// Reason is one sentence on why.
+	Reason string
+	// Start are the targets to start now, as indices, in order.
+	Start []int
+	// Again are unreachable targets to try once more now, as indices.
+	Again []int
+	// Breached, when not empty, says why the budget is breached as of now.
+	Breached string
+}
+
+// DecideWave says what a wave does next. Failures are counted over the whole scope before any target is chosen to
+// start, so that the order of names never changes the answer.
+func DecideWave(s WaveState) WaveDecision {
+	c := s.Count()
+	breached := s.Breached
+	if breached == "" {
+		breached = s.breach(c)
+	}
+	switch {
+	case s.Control == ControlStop:
+		return WaveDecision{Phase: orDraining(WaveStopped, c), Reason: "stopped: nothing new starts", Breached: breached}
+	case breached != "":
+		return WaveDecision{Phase: orDraining(WaveBreached, c), Reason: breached, Breached: breached}
+	}
+	held := 0
+	for _, t := range s.Targets {
+		if t.Held && !t.InFlight {
+			held++
+		}
+	}
+	if held > 0 {
+		return WaveDecision{Phase: WaveHeld, Reason: fmt.Sprintf("the checks of %s came to no conclusion", count(held, "target"))}
+	}
+	if s.Control == ControlPause && (c.Pending > 0 || c.InFlight > 0) {
+		return WaveDecision{Phase: WaveRunning, Reason: "paused: nothing new starts"}
+	}
+	if c.Pending > 0 {
+		d := WaveDecision{Phase: WaveRunning}
+		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, InFlight: c.InFlight, Pending: c.Pending, Bounds: s.bounds(c)})
+		for i, t := range s.Targets {
+			if len(d.Start) == slots {
+				break
+			}
+			if t.State == Pending && !t.InFlight {
+				d.Start = append(d.Start, i)
+			}
+		}
+		return d
+	}
+	if c.InFlight > 0 {
+		return WaveDecision{Phase: WaveRunning}
+	}
+	if s.Control != ControlPause {
+		d := WaveDecision{Phase: WaveRunning, Reason: "trying again what was out of reach"}
+		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, Pending: len(s.Targets), Bounds: s.bounds(c)})
+		for i, t := range s.Targets {
+			if t.State == Unreachable && !t.Tried && len(d.Again) < slots {
+				d.Again = append(d.Again, i)
+			}
+		}
+		if len(d.Again) > 0 {
+			return d
+		}
+	}
+	switch {
+	case c.Skipped == len(s.Targets) && !s.AllSkippedAccepted:
+		return WaveDecision{Phase: WaveHeld, Reason: "each target of the wave was skipped"}
+	case c.Skipped == len(s.Targets):
+		return WaveDecision{Phase: WaveVerified, Reason: "each target of the wave was skipped, and a person let it pass"}
+	case c.Succeeded == 0:
+		return WaveDecision{Phase: WaveFailed, Reason: "no target of the wave succeeded"}
+	}
+	return WaveDecision{Phase: WaveVerified}
+}
+
+func orDraining(ended WavePhase, c WaveCounts) WavePhase {
+	if c.InFlight > 0 {
+		return WaveDraining
+	}
+	return ended
+}
+
+// breach says which budget is exceeded, or nothing. A breach is a count above the budget.
+func (s WaveState) breach(c WaveCounts) string {
+	if b := s.Budget; b != nil {
+		if limit := b.Failures(c.Skipped); c.Failures > limit {
+			return fmt.Sprintf("%s failed in this wave, and its budget is %d", count(c.Failures, "target"), limit)
+		}
+		if limit := b.Unreachable(c.Skipped); c.Unreachable > limit {
+			return fmt.Sprintf("%s of this wave out of reach, and its budget is %d", count(c.Unreachable, "target"), limit)
+		}
+	}
+	if b := s.Rollout; b != nil {
+		skipped := c.Skipped + s.Before.Skipped
+		if all, limit := c.Failures+s.Before.Failures, b.Failures(skipped); all > limit {
+			return fmt.Sprintf("%s failed in this rollout, and its budget is %d", count(all, "target"), limit)
+		}
+		if all, limit := c.Unreachable+s.Before.Unreachable, b.Unreachable(skipped); all > limit {
+			return fmt.Sprintf("%s of this rollout out of reach, and its budget is %d", count(all, "target"), limit)
+		}
+	}
+	return ""
+}
+
+// bounds returns what is left of each bounded budget.
+func (s WaveState) bounds(c WaveCounts) []int {
+	var out []int
+	if b := s.Budget; b != nil && b.Bounded {
+		out = append(out, b.Failures(c.Skipped)-c.Failures)
+	}
+	if b := s.Rollout; b != nil && b.Bounded {
+		out = append(out, b.Failures(c.Skipped+s.Before.Skipped)-c.Failures-s.Before.Failures)
+	}
+	return out
+}
