@@ -30,7 +30,7 @@ func TestSuiteRefusesWrongExecutors(t *testing.T) {
 		"fences-nothing":        "a_request_that_arrives_after_the_fence_changes_nothing",
 		"repeats-lost-answers":  "a_lost_answer_is_adopted,_not_repeated",
 		"trusts-the-operation":  "Verify_does_not_take_the_operation's_own_word",
-		"waits-in-submit":   "a_running_change_is_still_running_when_the_context_ends,_and_ends_later",
+		"waits-in-submit":       "a_running_change_is_still_running_when_the_context_ends,_and_ends_later",
 		"guesses-success":       "a_change_with_a_lost_end_is_judged_by_the_target:_it_did_not",
 		"invents-an-outcome":    "a_failed_change_says_why_and_is_not_verified",
 		"fails-without-reason":  "a_failed_change_says_why_and_is_not_verified",
