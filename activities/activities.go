@@ -56,5 +56,5 @@ type Activities struct {
 	// on. Tests end the process there.
 	At func(point, target string)
 
-	slices slices
+	plans planCache
 }

@@ -48,6 +48,8 @@ type Back struct {
 	// Scope is the wave that goes back; 0 means everything that was reached.
 	Scope int  `json:"scope,omitempty"`
 	Ended bool `json:"ended,omitempty"`
+	// Targets is how many were to come back.
+	Targets int `json:"targets,omitempty"`
 	// Incomplete is how many targets did not come back, once it has ended.
 	Incomplete int `json:"incomplete,omitempty"`
 	// Held is why it pauses for a person: its own budget is exceeded.
@@ -356,7 +358,8 @@ func (p Progress) stopped() Decision {
 
 // takeBack decides about a rollback that follows from a stop. nothing is how the rollout ends if no target was reached.
 func (p Progress) takeBack(scope int, nothing Ending) Decision {
-	if !p.Back.Begun {
+	// A rollback of everything begins anew after one of a single wave.
+	if !p.Back.Begun || (p.Back.Ended && p.Back.Scope != 0 && scope == 0) {
 		if p.TotalReached() == 0 && !p.open() {
 			return Decision{Action: ActEnd, Ending: nothing, Reason: p.stopReason("nothing had been reached")}
 		}
@@ -368,6 +371,9 @@ func (p Progress) takeBack(scope int, nothing Ending) Decision {
 			d.Waits = []Wait{{Reason: p.Back.Held, Rule: "rollback.maxFailures", Policy: p.Plan.Rollback.Policy, Lifts: "resume goes on with the others; abort leaves them"}}
 		}
 		return d
+	}
+	if p.Back.Targets == 0 {
+		return Decision{Action: ActEnd, Ending: nothing, Reason: p.stopReason("nothing had been reached")}
 	}
 	if p.Back.Incomplete > 0 {
 		return Decision{Action: ActEnd, Ending: EndRollbackIncomplete, Reason: fmt.Sprintf("%s did not come back: see who needs attention", count(p.Back.Incomplete, "target"))}

@@ -1,0 +1,139 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/seed-a0a4f4e3/sluice/inventory/ledger"
+	"github.com/seed-a0a4f4e3/sluice/policy"
+)
+
+// PlanInput asks for a plan.
+type PlanInput struct {
+	Request policy.Request `json:"request"`
+	// Want is the digest that the starter saw; empty: none was seen.
+	Want string `json:"want,omitempty"`
+}
+
+// PlanOutput is the plan's summary, or why there is none.
+type PlanOutput struct {
+	Plan policy.Plan `json:"plan"`
+	// Refused says why nothing may start; empty if the plan stands.
+	Refused string `json:"refused,omitempty"`
+}
+
+// MakePlan plans a request from stored documents and stores plan and snapshot by digest. Idempotent.
+func (a *Activities) MakePlan(ctx context.Context, in PlanInput) (PlanOutput, error) {
+	documents, err := a.Blobs.Blob(ctx, ledger.Bundle, in.Request.BundleDigest)
+	if err != nil {
+		if errors.Is(err, ledger.ErrNotFound) {
+			return PlanOutput{Refused: fmt.Sprintf("the documents %s are not in this worker's ledger; start with -f again", in.Request.BundleDigest)}, nil
+		}
+		return PlanOutput{}, fmt.Errorf("activities: read the documents: %w", err)
+	}
+	p, err := a.Plan(ctx, documents, in.Request)
+	var faults policy.Faults
+	if errors.As(err, &faults) {
+		return PlanOutput{Refused: clip(faults.Error(), 4000)}, nil
+	}
+	if err != nil {
+		return PlanOutput{}, fmt.Errorf("activities: plan: %w", err)
+	}
+	if in.Want != "" && in.Want != p.Plan.Digest {
+		return PlanOutput{Refused: fmt.Sprintf("this worker plans %s where the starter saw %s; bring both to one version of sluice and start again", p.Plan.Digest, in.Want)}, nil
+	}
+	if err := a.store(ctx, ledger.Snapshot, p.Plan.SnapshotDigest, p.Snapshot); err != nil {
+		return PlanOutput{}, err
+	}
+	if err := a.store(ctx, ledger.Plan, p.Plan.Digest, p.Plan); err != nil {
+		return PlanOutput{}, err
+	}
+	a.plans.keep(p.Plan.Digest, index(p))
+	return PlanOutput{Plan: p.Plan.Summary()}, nil
+}
+
+func (a *Activities) store(ctx context.Context, kind, key string, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("activities: store %s %s: %w", kind, key, err)
+	}
+	if err := a.Blobs.PutBlob(ctx, kind, key, data); err != nil {
+		return fmt.Errorf("activities: store %s %s: %w", kind, key, err)
+	}
+	return nil
+}
+
+// clip shortens text to at most n bytes, marking that it did.
+func clip(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return text[:n-1] + "…"
+}
+
+// WaveRef names a wave of a plan.
+type WaveRef struct {
+	Plan string `json:"plan"`
+	Wave int    `json:"wave"`
+}
+
+// WaveSlice is what a Wave needs of the plan.
+type WaveSlice struct {
+	// Wave has its targets with their metrics, without reasons.
+	Wave policy.Wave `json:"wave"`
+	// Budget is over the whole rollout.
+	Budget   policy.Budget       `json:"budget"`
+	Rollback policy.RollbackPlan `json:"rollback"`
+	// CanReturn reports whether targets can go back at all.
+	CanReturn bool            `json:"canReturn"`
+	Deadline  policy.Duration `json:"deadline"`
+	// SoakChecks reports whether checks run while the wave soaks; ApplyChecks names targets' checks during apply.
+	SoakChecks bool `json:"soakChecks,omitempty"`
+	// Applied holds, for each metric of the plan, whether it is measured during apply.
+	Applied []bool `json:"applied,omitempty"`
+}
+
+// LoadWave returns a wave of a stored plan. Idempotent and read-only.
+func (a *Activities) LoadWave(ctx context.Context, ref WaveRef) (WaveSlice, error) {
+	p, err := a.planned(ctx, ref.Plan)
+	if err != nil {
+		return WaveSlice{}, err
+	}
+	if ref.Wave < 1 || ref.Wave > len(p.plan.Waves) {
+		return WaveSlice{}, invalid(fmt.Errorf("activities: plan %s has no wave %d", ref.Plan, ref.Wave))
+	}
+	out := WaveSlice{Wave: p.plan.Waves[ref.Wave-1], Budget: p.plan.Budget, Rollback: p.plan.Rollback, CanReturn: p.plan.NoReturn == "", Deadline: p.plan.Step.Deadline}
+	targets := make([]policy.PlannedTarget, len(out.Wave.Targets))
+	for i, t := range out.Wave.Targets {
+		targets[i] = policy.PlannedTarget{Name: t.Name, Metrics: t.Metrics}
+		for _, m := range t.Metrics {
+			out.SoakChecks = out.SoakChecks || measuredIn(p.plan.Metrics[m].Metric, policy.DuringSoak)
+		}
+	}
+	out.Wave.Targets = targets
+	for _, m := range p.plan.Metrics {
+		out.Applied = append(out.Applied, measuredIn(m.Metric, policy.DuringApply))
+	}
+	return out, nil
+}
+
+func measuredIn(m policy.Metric, when policy.During) bool {
+	return m.During == policy.DuringBoth || m.During == when || (m.During == "" && when == policy.DuringApply)
+}
+
+// TargetRef names a target of a plan.
+type TargetRef struct {
+	Plan   string `json:"plan"`
+	Target string `json:"target"`
+}
+
+// FindTarget returns the number of the wave that holds a target, or 0. Idempotent and read-only.
+func (a *Activities) FindTarget(ctx context.Context, ref TargetRef) (int, error) {
+	p, err := a.planned(ctx, ref.Plan)
+	if err != nil {
+		return 0, err
+	}
+	return p.targets[ref.Target].wave, nil
+}
