@@ -180,21 +180,23 @@ func (e *Executor) check(ctx context.Context, c executors.Change, cfg config) (e
 	return executors.Reading{Known: true, Version: version, Detail: "printed by the step's check"}, nil
 }
 
-// head keeps the first 4 KiB written to it and drops the rest.
+// head keeps the first 4 KiB written to it and drops the rest. The buffer is not embedded, because its ReadFrom would
+// take everything in past Write.
 type head struct {
-	bytes.Buffer
+	kept bytes.Buffer
 	over bool
 }
 
 func (h *head) Write(p []byte) (int, error) {
-	if room := outputLimit - h.Len(); room < len(p) {
+	room := outputLimit - h.kept.Len()
+	if room < len(p) {
 		h.over = true
-		h.Buffer.Write(p[:room])
-	} else {
-		h.Buffer.Write(p)
 	}
+	h.kept.Write(p[:min(room, len(p))])
 	return len(p), nil
 }
+
+func (h *head) String() string { return h.kept.String() }
 
 // lastLine returns the last line with something on it, fit for a sentence.
 func lastLine(output string) string {

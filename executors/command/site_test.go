@@ -1,15 +1,22 @@
 package command
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/seed-a0a4f4e3/sluice/executors"
 	"github.com/seed-a0a4f4e3/sluice/inventory"
@@ -262,4 +269,132 @@ func runWorker(text string) int {
 	return o.carryOut()
 }
 
-func (o order) carryOut() int { return 0 }
+func (o order) carryOut() int {
+	e := New(o.Options)
+	ticket, err := e.Submit(context.Background(), o.Change)
+	fmt.Println("submitted", err)
+	if err != nil || !o.Await {
+		return 0
+	}
+	result, err := e.Await(context.Background(), o.Change, ticket)
+	fmt.Println("awaited", result.Outcome, err)
+	return 0
+}
+
+// workerProcess is a worker in a process group of its own.
+type workerProcess struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	word io.WriteCloser
+	says *bufio.Scanner
+}
+
+// startWorker starts a worker process, which waits for begin.
+func (s *site) startWorker(o order) *workerProcess {
+	s.t.Helper()
+	text, err := json.Marshal(o)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	w := &workerProcess{t: s.t, cmd: exec.Command(o.Options.Runner[0], "worker", string(text))}
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	w.cmd.Stderr = os.Stderr
+	if w.word, err = w.cmd.StdinPipe(); err != nil {
+		s.t.Fatal(err)
+	}
+	out, err := w.cmd.StdoutPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	w.says = bufio.NewScanner(out)
+	if err := w.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(w.kill)
+	w.wantLine("ready")
+	return w
+}
+
+func (w *workerProcess) begin() {
+	w.t.Helper()
+	if _, err := io.WriteString(w.word, "go\n"); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *workerProcess) wantLine(want string) {
+	w.t.Helper()
+	if !w.says.Scan() || w.says.Text() != want {
+		w.t.Fatalf("the worker said %q, want %q", w.says.Text(), want)
+	}
+}
+
+// kill kills everything in the worker's process group, as a supervisor does in the end.
+func (w *workerProcess) kill() {
+	if w.cmd.ProcessState == nil {
+		_ = syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL)
+		_ = w.cmd.Wait()
+	}
+}
+
+// submit hands the change over and wants it accepted.
+func (s *site) submit(c executors.Change) executors.Ticket {
+	s.t.Helper()
+	ticket, err := s.worker().Submit(context.Background(), c)
+	if err != nil {
+		s.t.Fatalf("Submit: %v", err)
+	}
+	return ticket
+}
+
+// await follows the operation, as a worker that knows nothing, to its end.
+func (s *site) await(c executors.Change) executors.Result {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	result, err := s.worker().Await(ctx, c, executors.Ticket{})
+	if err != nil {
+		s.t.Fatalf("Await: %v", err)
+	}
+	return result
+}
+
+// wantRunning wants the operation to be still running.
+func (s *site) wantRunning(c executors.Change) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 120*time.Millisecond)
+	defer cancel()
+	if result, err := s.worker().Await(ctx, c, executors.Ticket{}); !errors.Is(err, executors.ErrRunning) {
+		s.t.Fatalf("Await: %+v, %v; want ErrRunning", result, err)
+	}
+}
+
+// wantFenced wants the operation to be given up, its script never begun, now and after a late Submit.
+func (s *site) wantFenced(c executors.Change) {
+	s.t.Helper()
+	for range 2 {
+		if result, err := s.worker().Await(context.Background(), c, executors.Ticket{}); !errors.Is(err, executors.ErrNotSubmitted) {
+			s.t.Fatalf("Await: %+v, %v; want ErrNotSubmitted", result, err)
+		}
+		if _, err := s.worker().Submit(context.Background(), c); !errors.Is(err, executors.ErrRejected) {
+			s.t.Fatalf("Submit of a fenced operation: %v, want ErrRejected", err)
+		}
+	}
+	s.wantEffects(c.Operation, 0)
+}
+
+func (s *site) wantEffects(operation string, want int) {
+	s.t.Helper()
+	if got := s.effects(operation); got != want {
+		s.t.Errorf("the script of %q began %d times, want %d", operation, got, want)
+	}
+}
+
+// wantResult compares all that a result says but its output.
+func (s *site) wantResult(got executors.Result, want executors.Result) {
+	s.t.Helper()
+	got.Output = ""
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.t.Errorf("result (-want +got):\n%s", diff)
+	}
+}
