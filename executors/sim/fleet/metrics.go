@@ -42,14 +42,23 @@ func (f *Fleet) series(now time.Time) []series {
 
 // value is constant for a target but for regressions, so that whoever reads it a little later reads the same.
 func (f *Fleet) value(m Metric, t *target, now time.Time) float64 {
-	v := m.Base * (1 + m.Spread*(2*f.scenario.draw("metric", t.Name, m.Name)-1))
+	v := rounded(m.Base * (1 + m.Spread*(2*f.scenario.draw("metric", t.Name, m.Name)-1)))
 	for _, r := range f.scenario.Regressions {
 		if r.Metric == m.Name && r.Version == t.Version && r.Match.matches(t.Target) &&
 			t.Customers >= r.MinCustomers && now.Sub(t.since) >= r.After {
-			v *= r.Factor
+			v = rounded(v * r.Factor)
 		}
 	}
 	return v
+}
+
+// rounded keeps six digits: VictoriaMetrics stores no more than 13, and people read fewer.
+func rounded(v float64) float64 {
+	r, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 6, 64), 64)
+	if err != nil {
+		return v // too large to be rounded up
+	}
+	return r
 }
 
 var helpEscape = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
