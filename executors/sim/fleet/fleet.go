@@ -7,6 +7,7 @@ package fleet
 
 import (
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -60,6 +61,8 @@ type target struct {
 	since     time.Time
 	operation string // in flight; empty if none
 	released  time.Time
+	tier      string    // the label
+	base      []float64 // of each metric of the scenario
 	// towards holds when an operation towards each version first started.
 	towards map[string]time.Time
 }
@@ -107,7 +110,7 @@ func New(s Scenario, logPath string) (*Fleet, error) {
 		targets: map[string]*target{}, operations: map[string]*operation{}, fenced: map[string]bool{}, used: map[use]int{},
 	}
 	for _, member := range s.members() {
-		t := &target{Target: member, readable: true, towards: map[string]time.Time{}}
+		t := &target{Target: member, readable: true, towards: map[string]time.Time{}, tier: strconv.Itoa(member.Tier), base: s.base(member)}
 		f.order = append(f.order, t)
 		f.targets[t.Name] = t
 	}

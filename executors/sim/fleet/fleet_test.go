@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -487,8 +488,10 @@ func TestRunPrintsItsAddressAndServesUntilStopped(t *testing.T) {
 	}
 	out, in := io.Pipe()
 	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	go func() {
-		done <- Run(t.Context(), Options{Scenario: scenario, Log: filepath.Join(dir, "log")}, in)
+		done <- Run(ctx, Options{Scenario: scenario, Log: filepath.Join(dir, "log")}, in)
 		_ = in.Close()
 	}()
 	var line struct{ URL string }
@@ -499,8 +502,12 @@ func TestRunPrintsItsAddressAndServesUntilStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = response.Body.Close() }()
+	_ = response.Body.Close()
 	if response.StatusCode != 200 {
 		t.Errorf("healthz: %s", response.Status)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("stopped: %v", err)
 	}
 }

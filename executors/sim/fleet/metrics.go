@@ -19,37 +19,47 @@ type series struct {
 	value  float64
 }
 
-// series lists every metric of every target that runs a version and can be reached.
-func (f *Fleet) series(now time.Time) []series {
+// series lists what the selector selects, or everything, of every target that runs a version and can be reached.
+func (f *Fleet) series(now time.Time, want *selector) []series {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var list []series
-	for _, m := range f.scenario.Metrics {
+	for i, m := range f.scenario.Metrics {
+		if want != nil && want.name != m.Name {
+			continue
+		}
 		for _, t := range f.order {
 			if t.Version == "" || f.outage(t, now) >= 0 {
 				continue
 			}
-			list = append(list, series{
-				name: m.Name, help: m.Help, value: f.value(m, t, now),
-				labels: [][2]string{
-					{"target", t.Name}, {"region", t.Region}, {"tier", strconv.Itoa(t.Tier)}, {"version", t.Version},
-				},
-			})
+			labels := [][2]string{{"target", t.Name}, {"region", t.Region}, {"tier", t.tier}, {"version", t.Version}}
+			if want == nil || want.matches(labels) {
+				list = append(list, series{name: m.Name, help: m.Help, labels: labels, value: f.value(i, t, now)})
+			}
 		}
 	}
 	return list
 }
 
 // value is constant for a target but for regressions, so that whoever reads it a little later reads the same.
-func (f *Fleet) value(m Metric, t *target, now time.Time) float64 {
-	v := rounded(m.Base * (1 + m.Spread*(2*f.scenario.draw("metric", t.Name, m.Name)-1)))
+func (f *Fleet) value(metric int, t *target, now time.Time) float64 {
+	v := t.base[metric]
 	for _, r := range f.scenario.Regressions {
-		if r.Metric == m.Name && r.Version == t.Version && r.Match.matches(t.Target) &&
+		if r.Metric == f.scenario.Metrics[metric].Name && r.Version == t.Version && r.Match.matches(t.Target) &&
 			t.Customers >= r.MinCustomers && now.Sub(t.since) >= r.After {
 			v = rounded(v * r.Factor)
 		}
 	}
 	return v
+}
+
+// base returns the value of each metric on that target before any regression.
+func (s Scenario) base(t Target) []float64 {
+	values := make([]float64, len(s.Metrics))
+	for i, m := range s.Metrics {
+		values[i] = rounded(m.Base * (1 + m.Spread*(2*s.draw("metric", t.Name, m.Name)-1)))
+	}
+	return values
 }
 
 // rounded keeps six digits: VictoriaMetrics stores no more than 13, and people read fewer.
@@ -66,7 +76,7 @@ var labelEscape = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 
 // serveMetrics follows the text format 0.0.4, https://prometheus.io/docs/instrumenting/exposition_formats/.
 func (f *Fleet) serveMetrics(w http.ResponseWriter, _ *http.Request) {
-	list := f.series(time.Now())
+	list := f.series(time.Now(), nil)
 	if err := f.log.flush(); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -155,14 +165,11 @@ func parseSelector(query string) (selector, error) {
 	return s, nil
 }
 
-// matches reports whether the series is selected; a label that it does not have is empty, as in PromQL.
-func (s selector) matches(one series) bool {
-	if s.name != one.name {
-		return false
-	}
+// matches reports whether the labels are selected; one that is not there is empty, as in PromQL.
+func (s selector) matches(labels [][2]string) bool {
 	for _, want := range s.labels {
 		got := ""
-		for _, l := range one.labels {
+		for _, l := range labels {
 			if l[0] == want[0] {
 				got = l[1]
 			}
@@ -211,10 +218,7 @@ func (f *Fleet) serveQuery(w http.ResponseWriter, r *http.Request) {
 		Value  [2]any            `json:"value"`
 	}
 	result := []sample{}
-	for _, one := range f.series(now) {
-		if !s.matches(one) {
-			continue
-		}
+	for _, one := range f.series(now, &s) {
 		labels := map[string]string{}
 		for _, l := range one.labels {
 			if l[1] != "" {

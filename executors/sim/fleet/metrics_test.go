@@ -160,3 +160,29 @@ func TestQueriesFollowThePrometheusAPI(t *testing.T) {
 		}
 	})
 }
+
+// TestTheDemoRegressionShowsOnlyUnderLoad fails when the demo's first wave would see the fault, or its second would not.
+func TestTheDemoRegressionShowsOnlyUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, err := New(Demo(1), filepath.Join(t.TempDir(), "log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		for _, target := range f.order {
+			apply(t, f, target.Name, "to-v2/"+target.Name, "v2")
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		values, fault := query(t, f, `write_latency_ms{version="v2"}`)
+		if len(values) != 400 {
+			t.Fatalf("%d targets on v2, want 400: %s", len(values), fault)
+		}
+		for _, target := range f.order {
+			v, err := strconv.ParseFloat(values[target.Name], 64)
+			if err != nil || target.Tier == 3 && v > 15 || target.Tier < 3 && v < 50 {
+				t.Errorf("%s of tier %d: %v ms, %v", target.Name, target.Tier, v, err)
+			}
+		}
+	})
+}

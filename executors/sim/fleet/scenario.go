@@ -367,7 +367,7 @@ func (s Scenario) Validate() error {
 		if math.IsNaN(m.Base) || math.IsInf(m.Base, 0) {
 			fault("%s.base: must be a finite number", path)
 		}
-		if !(m.Spread >= 0 && m.Spread < 1) {
+		if !(m.Spread >= 0 && m.Spread < 1) { // put this way, NaN is refused too
 			fault("%s.spread: must be a fraction from 0 to below 1, is %v", path, m.Spread)
 		}
 	}
