@@ -243,11 +243,10 @@ func TestRunnerRefuses(t *testing.T) {
 	c := s.change("op", nil)
 	s.submit(c)
 	s.reached()
-	self := s.options().Runner
 	op := s.operation("op")
 	startRunner := func(extra ...*os.File) string {
 		t.Helper()
-		cmd := exec.Command(self[0], self[1], string(op))
+		cmd := exec.Command("env", append(s.itself("run-operation")[1:], string(op))...)
 		cmd.ExtraFiles = extra
 		output, err := cmd.CombinedOutput()
 		var status *exec.ExitError

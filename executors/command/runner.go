@@ -83,6 +83,8 @@ func inheritLock(op folder) (*os.File, error) {
 	if err != nil || !os.SameFile(held, named) {
 		return nil, errors.Join(errors.New("not started, because descriptor 3 is not the operation's lock"), err)
 	}
+	// What inherits it does so by intent only.
+	syscall.CloseOnExec(lockDescriptor)
 	// For the holder this changes nothing; on a descriptor that only looks like the lock it fails.
 	if err := flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, fmt.Errorf("not started, because the lock is held by another: %w", err)

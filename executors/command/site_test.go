@@ -143,15 +143,23 @@ func (s *site) effects(operation string) int {
 	return strings.Count("\n"+s.read("effects"), "\n"+operation+"\n")
 }
 
-// options are those of a worker on this machine, with the test binary as the runner.
-func (s *site) options() Options {
+// itself is this test binary under another role. A binary with the race detector sleeps for a second when it exits,
+// unless told not to.
+func (s *site) itself(role string) []string {
+	s.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	return []string{"env", "GORACE=atexit_sleep_ms=0", self, role}
+}
+
+// options are those of a worker on this machine, with the test binary as the runner.
+func (s *site) options() Options {
+	s.t.Helper()
 	return Options{
 		Dir:     s.dir,
-		Runner:  []string{self, "run-operation"},
+		Runner:  s.itself("run-operation"),
 		Environ: []string{"PATH=" + os.Getenv("PATH"), "LANG=C", "TOKEN=hush"},
 	}
 }
@@ -296,7 +304,7 @@ func (s *site) startWorker(o order) *workerProcess {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	w := &workerProcess{t: s.t, cmd: exec.Command(o.Options.Runner[0], "worker", string(text))}
+	w := &workerProcess{t: s.t, cmd: exec.Command("env", append(s.itself("worker")[1:], string(text))...)}
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	w.cmd.Stderr = os.Stderr
 	if w.word, err = w.cmd.StdinPipe(); err != nil {
