@@ -62,7 +62,36 @@ func TestWorkerKilledBeforeItsRunner(t *testing.T) {
 	if err := os.Remove(op.file(runnerLogFile)); err != nil {
 		t.Fatal(err)
 	}
+	s.wantNotStartedAgain(c)
 	s.wantFenced(c)
+}
+
+// wantNotStartedAgain submits an operation that has a request, and that nothing holds any more.
+func (s *site) wantNotStartedAgain(c executors.Change) {
+	s.t.Helper()
+	s.until("the lock is free", func() bool {
+		lock, free, err := s.operation(c.Operation).tryLock()
+		if free {
+			unlock(lock)
+		}
+		return free && err == nil
+	})
+	_, err := s.worker().Submit(context.Background(), c)
+	want := fmt.Sprintf("command: submit %q: the operation was submitted before; await it, it is never started twice", c.Operation)
+	if err == nil || err.Error() != want {
+		s.t.Errorf("Submit again: %v, want %s", err, want)
+	}
+}
+
+// TestSubmitAgain fails when an operation that has ended can be started anew.
+func TestSubmitAgain(t *testing.T) {
+	s := newSite(t, "1.0")
+	c := s.change("op", nil)
+	s.submit(c)
+	s.await(c)
+	s.wantNotStartedAgain(c)
+	s.wantResult(s.await(c), executors.Result{Outcome: executors.Succeeded})
+	s.wantEffects("op", 1)
 }
 
 // vouches reports whether the error says that nothing was started.
@@ -357,13 +386,7 @@ func TestFolderGone(t *testing.T) {
 	c := s.change("op", nil)
 	ticket := s.submit(c)
 	s.await(c)
-	s.until("the runner is gone", func() bool {
-		lock, free, err := s.operation("op").tryLock()
-		if free {
-			unlock(lock)
-		}
-		return free && err == nil
-	})
+	s.wantNotStartedAgain(c) // and so the runner is gone
 	if err := os.RemoveAll(string(s.operation("op"))); err != nil {
 		t.Fatal(err)
 	}
