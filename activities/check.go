@@ -87,6 +87,9 @@ func (c Counted) tally() policy.Tally {
 // and is timed by the server, which costs no event.
 const patience = 3 * time.Second
 
+// maxBaseline bounds one baseline, so that those of 500 targets fit one payload.
+const maxBaseline = 400
+
 // measuredAtOnce is how many measurements of one check run together.
 const measuredAtOnce = 16
 
@@ -364,6 +367,12 @@ func (a *Activities) baselines(ctx context.Context, p *planned, t plannedTarget)
 		v["args"] = mapOr(m.Args)
 		sample, err := a.sample(ctx, m, v, time.Time{}, a.now())
 		if err != nil || sample.Problem != "" || sample.NoData {
+			continue
+		}
+		// Baselines travel with the target to its soak: what a page looked like is too much for that, and its parsed
+		// form is what conditions compare.
+		delete(sample.Result, "body")
+		if data, err := json.Marshal(sample.Result); err != nil || len(data) > maxBaseline {
 			continue
 		}
 		if out == nil {

@@ -41,6 +41,11 @@ func (a *Activities) MakePlan(ctx context.Context, in PlanInput) (PlanOutput, er
 	if err != nil {
 		return PlanOutput{}, fmt.Errorf("activities: plan: %w", err)
 	}
+	for _, m := range p.Plan.Metrics {
+		if missing := a.Connections.Missing(m.Metric); missing != "" {
+			return PlanOutput{Refused: fmt.Sprintf("policy %q metric %q: %s", m.Policy, m.Metric.Name, missing)}, nil
+		}
+	}
 	if in.Want != "" && in.Want != p.Plan.Digest {
 		return PlanOutput{Refused: fmt.Sprintf("this worker plans %s where the starter saw %s; bring both to one version of sluice and start again", p.Plan.Digest, in.Want)}, nil
 	}
@@ -71,6 +76,15 @@ func clip(text string, n int) string {
 		return text
 	}
 	return text[:n-1] + "…"
+}
+
+// LoadPlan returns the summary of a stored plan. Idempotent and read-only.
+func (a *Activities) LoadPlan(ctx context.Context, digest string) (policy.Plan, error) {
+	p, err := a.planned(ctx, digest)
+	if err != nil {
+		return policy.Plan{}, err
+	}
+	return p.plan.Summary(), nil
 }
 
 // WaveRef names a wave of a plan.

@@ -9,7 +9,10 @@ type Control string
 const (
 	ControlRun   Control = "run"
 	ControlPause Control = "pause" // nothing new starts; what has begun finishes
-	ControlStop  Control = "stop"  // nothing new starts, ever; what is in flight reaches a safe point
+	// ControlFinish: nothing new starts, ever; what has begun finishes all its steps, checks too. After a breach.
+	ControlFinish Control = "finish"
+	// ControlStop: nothing new starts, ever; what is in flight reaches a safe point and leaves its checks out.
+	ControlStop Control = "stop"
 )
 
 // TargetProgress is one target as its wave sees it.
@@ -138,7 +141,13 @@ func DecideWave(s WaveState) WaveDecision {
 	if held > 0 {
 		return WaveDecision{Phase: WaveHeld, Reason: fmt.Sprintf("the checks of %s came to no conclusion", count(held, "target"))}
 	}
-	if s.Control == ControlPause && (c.Pending > 0 || c.InFlight > 0) {
+	var again []int
+	for i, t := range s.Targets {
+		if t.State == Unreachable && !t.Tried && !t.InFlight {
+			again = append(again, i)
+		}
+	}
+	if s.Control == ControlPause && (c.Pending > 0 || c.InFlight > 0 || len(again) > 0) {
 		return WaveDecision{Phase: WaveRunning, Reason: "paused: nothing new starts"}
 	}
 	if c.Pending > 0 {
@@ -157,17 +166,9 @@ func DecideWave(s WaveState) WaveDecision {
 	if c.InFlight > 0 {
 		return WaveDecision{Phase: WaveRunning}
 	}
-	if s.Control != ControlPause {
-		d := WaveDecision{Phase: WaveRunning, Reason: "trying again what was out of reach"}
-		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, Pending: len(s.Targets), Bounds: s.bounds(c)})
-		for i, t := range s.Targets {
-			if t.State == Unreachable && !t.Tried && len(d.Again) < slots {
-				d.Again = append(d.Again, i)
-			}
-		}
-		if len(d.Again) > 0 {
-			return d
-		}
+	if len(again) > 0 {
+		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, Pending: len(again), Bounds: s.bounds(c)})
+		return WaveDecision{Phase: WaveRunning, Reason: "trying again what was out of reach", Again: again[:slots]}
 	}
 	switch {
 	case c.Skipped == len(s.Targets) && !s.AllSkippedAccepted:

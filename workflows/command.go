@@ -1,0 +1,264 @@
+package workflows
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	commonpb "go.temporal.io/api/common/v1"
+
+	"github.com/seed-a0a4f4e3/sluice/policy"
+)
+
+// descriptions are what the Temporal UI shows beside each command's name.
+var descriptions = map[string]string{
+	Approve:  `Count one approval for the waiting wave, or accept what a wave holds for. JSON: {"by":"you","wave":2}`,
+	Reject:   `Stop, then do what the policy's onReject says (default: take back what was reached). JSON: {"by":"you","reason":"why"}`,
+	RollBack: `Stop and bring every target that was reached back to its previous version. JSON: {"by":"you","reason":"why"}`,
+	Pause:    `Start nothing new; what has begun finishes. JSON: {"by":"you","reason":"why"}`,
+	Resume:   `Go on after a pause, or with a rollback that is over its budget. JSON: {"by":"you"}`,
+	Skip:     `Leave one target out. JSON: {"by":"you","target":"NAME","reason":"why"}`,
+	Retry:    `Try one target again with the same version. JSON: {"by":"you","target":"NAME"}`,
+	Abort:    `Stop without a rollback; targets in flight reach a safe point. JSON: {"by":"you","reason":"why"}`,
+}
+
+// isStop reports whether a command only ever stops: such a one is taken with unknown fields too.
+func isStop(name string) bool {
+	return name == Reject || name == RollBack || name == Pause || name == Abort
+}
+
+// ParseCommand reads a signal's payload. No payload is an empty object. Values of the wrong type are refused, unknown
+// fields too, except that the stops take them with a remark: a typing error must not keep anybody from stopping.
+func ParseCommand(name string, payload *commonpb.Payload) (c Command, remark string, err error) {
+	data := bytes.TrimSpace(payload.GetData())
+	switch encoding := string(payload.GetMetadata()["encoding"]); {
+	case len(data) == 0:
+		return Command{}, "", nil
+	case encoding != "json/plain" && encoding != "json/protobuf" && encoding != "":
+		return Command{}, "", fmt.Errorf("the payload is encoded as %q; send a JSON object such as %s", clip(encoding, 40), example(name))
+	case bytes.Equal(data, []byte("null")):
+		return Command{}, "", nil
+	}
+	strict := json.NewDecoder(bytes.NewReader(data))
+	strict.DisallowUnknownFields()
+	err = strict.Decode(&c)
+	if err == nil {
+		if _, more := strict.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("there is something after the object")
+		}
+	}
+	if err == nil {
+		return c, "", nil
+	}
+	if field, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
+		if isStop(name) {
+			if lax := json.Unmarshal(data, &c); lax == nil {
+				return c, "the unknown field " + clip(field, 60) + " was ignored", nil
+			} else {
+				err = lax
+			}
+		} else {
+			return Command{}, "", fmt.Errorf("unknown field %s; allowed are id, by, reason, rollout, wave, target and plan", clip(field, 60))
+		}
+	}
+	return Command{}, "", fmt.Errorf("the payload is not understood (%s); send a JSON object such as %s", clip(strings.TrimPrefix(err.Error(), "json: "), 120), example(name))
+}
+
+func example(name string) string {
+	_, after, _ := strings.Cut(descriptions[name], "JSON: ")
+	return after
+}
+
+// CommandFacts is what ApplyCommand must know beside the progress.
+type CommandFacts struct {
+	// Rollout is the running rollout's id.
+	Rollout string
+	// Planned reports that the plan is there.
+	Planned bool
+	// Target is what is known of the command's target.
+	Target TargetFacts
+	Now    time.Time
+}
+
+// TargetFacts is what is known of the target that a command names.
+type TargetFacts struct {
+	// Wave is the wave that holds it; 0: no wave does.
+	Wave int
+	// State is where it stands, if its wave has closed; Retrying reports that it is being tried again.
+	State    policy.TargetState
+	Retrying bool
+}
+
+// Effect is what a command asks the workflow to do beside the new progress. At most one field is set.
+type Effect struct {
+	// Order goes to the open wave Wave.
+	Order string
+	Wave  int
+	// SkipLater leaves the target out of a wave that has not been opened.
+	SkipLater bool
+	// SkipClosed and RetryLate concern a target whose wave has closed.
+	SkipClosed, RetryLate bool
+	// ResumeBack lets a rollback go on that is over its budget.
+	ResumeBack bool
+}
+
+// ApplyCommand says what a command does: the new progress, what else must be done, and a sentence for the sender. An
+// error is a refusal, and then nothing changes. It is pure.
+func ApplyCommand(p policy.Progress, name string, c Command, f CommandFacts) (policy.Progress, Effect, string, error) {
+	refuse := func(format string, args ...any) (policy.Progress, Effect, string, error) {
+		return p, Effect{}, "", fmt.Errorf(format, args...)
+	}
+	if c.Rollout != "" && c.Rollout != f.Rollout {
+		return refuse("it is for rollout %s, and %s is running here", c.Rollout, f.Rollout)
+	}
+	backing := p.Back.Begun && !p.Back.Ended
+	switch name {
+	case RollBack, Reject, Abort:
+		return applyStop(p, name, c, backing)
+	case Pause:
+		switch {
+		case backing || stopsForGood(p):
+			return refuse("nothing new starts any more: %s; a way back cannot be paused, abort leaves it", orElse(string(p.Stop.Cause), "stopped"))
+		case p.Paused:
+			return p, Effect{}, "it is paused already", nil
+		}
+		p.Paused = true
+		return p, Effect{}, "paused: nothing new starts, what has begun finishes", nil
+	case Resume:
+		switch {
+		case backing && p.Back.Held != "":
+			return p, Effect{ResumeBack: true}, "the rollback goes on with the others", nil
+		case !p.Paused:
+			return refuse("it is not paused")
+		}
+		p.Paused = false
+		return p, Effect{}, "resumed", nil
+	}
+	if !f.Planned {
+		return refuse("there is no plan yet; send it again in a moment")
+	}
+	switch name {
+	case Approve:
+		return applyApprove(p, c, f)
+	case Skip, Retry:
+		return applyTarget(p, name, c, f)
+	}
+	return refuse("unknown command %q; there are: %s", name, strings.Join(CommandNames(), ", "))
+}
+
+// stopsForGood reports whether a stop has been decided that no resume undoes.
+func stopsForGood(p policy.Progress) bool { return p.Stop.Cause != policy.NotStopped }
+
+func applyStop(p policy.Progress, name string, c Command, backing bool) (policy.Progress, Effect, string, error) {
+	refuse := func(format string, args ...any) (policy.Progress, Effect, string, error) {
+		return p, Effect{}, "", fmt.Errorf(format, args...)
+	}
+	if name == RollBack && (c.Target != "" || c.Wave != 0) {
+		return refuse("a rollback of one target or wave is not supported yet; without target and wave it takes back the whole rollout")
+	}
+	causes := map[string]policy.StopCause{RollBack: policy.StoppedRollback, Reject: policy.StoppedReject, Abort: policy.StoppedAbort}
+	switch {
+	case p.Stop.Cause == policy.StoppedAbort:
+		return p, Effect{}, "it is aborting already; nothing new starts", nil
+	case backing && p.Back.Scope == 0 && name != Abort:
+		return p, Effect{}, "it is rolling back already", nil
+	case p.Stop.Cause == causes[name]:
+		return p, Effect{}, "it has been stopped so already", nil
+	}
+	p.Stop = policy.Stop{Cause: causes[name], By: c.By, Reason: c.Reason}
+	p.Paused = false
+	switch name {
+	case Reject:
+		if p.Plan.Rollback.OnReject == policy.RejectHolds {
+			return p, Effect{}, "rejected: nothing new starts; what was reached stays until somebody decides", nil
+		}
+		return p, Effect{}, "rejected: nothing new starts; what was reached goes back", nil
+	case Abort:
+		return p, Effect{}, "aborting: nothing new starts, targets in flight reach a safe point, nothing goes back", nil
+	}
+	return p, Effect{}, "rolling back: nothing new starts, what was reached goes back", nil
+}
+
+func applyApprove(p policy.Progress, c Command, f CommandFacts) (policy.Progress, Effect, string, error) {
+	refuse := func(format string, args ...any) (policy.Progress, Effect, string, error) {
+		return p, Effect{}, "", fmt.Errorf(format, args...)
+	}
+	asked, held := p.Asked(), p.Held()
+	wave := c.Wave
+	if wave == 0 {
+		wave = max(asked, held)
+	}
+	switch {
+	case c.By == "":
+		return refuse(`an approval needs a name; send {"by":"you"}`)
+	case p.Stop.Cause != policy.NotStopped:
+		return refuse("nothing waits for approval: it was stopped (%s)", p.Stop.Cause)
+	case wave == 0:
+		return refuse("nothing waits for approval")
+	case wave != asked && wave != held:
+		return refuse("wave %d is not waiting for approval; wave %d is", wave, max(asked, held))
+	case c.Plan != "" && c.Plan != p.Plan.Digest:
+		return refuse("it approves plan %s, and the current one is %s", c.Plan, p.Plan.Digest)
+	case wave == held:
+		return p, Effect{Order: Approve, Wave: wave}, fmt.Sprintf("passed to wave %d", wave), nil
+	}
+	for _, a := range p.Approvals {
+		if a.Wave == wave && a.By == c.By && a.Plan == p.Plan.Digest {
+			return p, Effect{}, c.By + " has approved it already; one person counts once", nil
+		}
+	}
+	p.Approvals = append(append([]policy.Approved(nil), p.Approvals...),
+		policy.Approved{By: c.By, Wave: wave, At: f.Now, Plan: p.Plan.Digest, Reason: c.Reason, Claimed: true})
+	answer := fmt.Sprintf("counted for wave %d", wave)
+	if p.Asked() == wave {
+		answer += ", which needs more"
+		for _, a := range p.Plan.Waves[wave-1].Approvals {
+			if a.NotAuthor && c.By == p.Author {
+				answer += fmt.Sprintf("; policy %s does not count %s, who started it", a.Policy, c.By)
+			}
+		}
+	}
+	return p, Effect{}, answer, nil
+}
+
+func applyTarget(p policy.Progress, name string, c Command, f CommandFacts) (policy.Progress, Effect, string, error) {
+	refuse := func(format string, args ...any) (policy.Progress, Effect, string, error) {
+		return p, Effect{}, "", fmt.Errorf(format, args...)
+	}
+	switch {
+	case c.Target == "":
+		return refuse(`%s needs a target; send {"target":"NAME"}`, name)
+	case f.Target.Wave == 0:
+		return refuse("the plan has no target %q", c.Target)
+	case c.Wave != 0 && c.Wave != f.Target.Wave:
+		return refuse("%s is in wave %d, not in wave %d", c.Target, f.Target.Wave, c.Wave)
+	}
+	wave := p.Waves[f.Target.Wave-1]
+	if wave.Open {
+		return p, Effect{Order: name, Wave: f.Target.Wave}, fmt.Sprintf("passed to wave %d", f.Target.Wave), nil
+	}
+	if name == Retry && p.Stop.Cause != policy.NotStopped {
+		return refuse("nothing new starts any more: %s", p.Stop.Cause)
+	}
+	if wave.Phase == policy.WavePending {
+		if name == Retry {
+			return refuse("%s has not been tried yet: wave %d has not begun", c.Target, f.Target.Wave)
+		}
+		return p, Effect{SkipLater: true}, fmt.Sprintf("%s will be left out of wave %d", c.Target, f.Target.Wave), nil
+	}
+	switch {
+	case f.Target.Retrying:
+		return refuse("%s is being tried again and finishes its steps first", c.Target)
+	case !retriable(f.Target.State):
+		return refuse("%s is %s: there is nothing to %s", c.Target, f.Target.State, name)
+	case name == Retry && p.Paused:
+		return refuse("the rollout is paused; resume it first")
+	case name == Skip:
+		return p, Effect{SkipClosed: true}, c.Target + " is left out", nil
+	}
+	return p, Effect{RetryLate: true}, c.Target + " is tried again", nil
+}

@@ -1,0 +1,57 @@
+package workflows
+
+import (
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/seed-a0a4f4e3/sluice/activities"
+	"github.com/seed-a0a4f4e3/sluice/policy"
+)
+
+// RollbackInput brings targets back. It carries everything: no ledger and no inventory is asked which targets or which
+// versions.
+type RollbackInput struct {
+	Subject Subject `json:"subject"`
+	Part    int     `json:"part"`
+	// Targets are in the order in which they go back.
+	Targets []TargetOutcome `json:"targets"`
+	// Concurrency is how many may be in flight.
+	Concurrency int `json:"concurrency"`
+	// Budget is how many may fail to come back before a person is asked; nil: any number.
+	Budget   *policy.Budget  `json:"budget,omitempty"`
+	Verify   bool            `json:"verify"`
+	Deadline policy.Duration `json:"deadline"`
+	// CanReturn is false when the deployment cannot go back; each target is then listed as needing recovery.
+	CanReturn bool   `json:"canReturn"`
+	NoReturn  string `json:"noReturn,omitempty"`
+	// Uninstalls reports that a first install can be taken back.
+	Uninstalls bool `json:"uninstalls,omitempty"`
+}
+
+// Rollback brings targets back to the version that was read from each before the change: concurrency, a budget of its
+// own and a reading back of each, and never a soak, a window or an approval. One target's failure stops no other.
+func Rollback(cancellable workflow.Context, in RollbackInput) (WaveResult, error) {
+	ctx, _ := workflow.NewDisconnectedContext(cancellable)
+	w := &walk{subject: in.Subject, number: in.Part, restores: true, verify: in.Verify}
+	w.state = policy.WaveState{MaxConcurrency: in.Concurrency, Budget: in.Budget, Control: policy.ControlRun,
+		AllSkippedAccepted: true} // left alone is a fine end for all of them
+	w.slice = activities.WaveSlice{Deadline: in.Deadline}
+	for _, t := range in.Targets {
+		p := policy.TargetProgress{Name: t.Name, State: policy.Pending, Reached: true, From: t.From, FromKnown: t.FromKnown}
+		switch {
+		case !in.CanReturn:
+			p.State, p.Counted, p.Reason = policy.NeedsRecovery, true, clip("it cannot go back: "+in.NoReturn, maxReason)
+		case t.FromKnown && t.From == "" && !in.Uninstalls:
+			p.State, p.Counted, p.Reason = policy.NeedsRecovery, true, "it cannot go back: nothing was installed before, and the step cannot uninstall"
+		}
+		w.state.Targets = append(w.state.Targets, p)
+		w.details = append(w.details, targetDetail{wave: t.Wave, broken: t.State == policy.Failed})
+	}
+	if err := w.setup(cancellable, ctx); err != nil {
+		return WaveResult{}, err
+	}
+	if err := w.settle(ctx); err != nil {
+		return WaveResult{}, err
+	}
+	w.show(ctx)
+	return WaveResult{Phase: w.phase, Reason: clip(w.reason, maxReason), Counts: w.state.Count(), Targets: w.outcomes()}, nil
+}

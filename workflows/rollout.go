@@ -1,0 +1,841 @@
+package workflows
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/seed-a0a4f4e3/sluice/activities"
+	"github.com/seed-a0a4f4e3/sluice/executors"
+	"github.com/seed-a0a4f4e3/sluice/inventory/ledger"
+	"github.com/seed-a0a4f4e3/sluice/policy"
+)
+
+// rollout is one run of a lane. state is all that would have to survive; the rest is of this run of the code.
+type rollout struct {
+	in       RolloutInput
+	progress policy.Progress
+	phase    Phase
+	reason   string
+	waits    []policy.Wait
+	started  time.Time
+	ended    time.Time
+	planned  bool
+
+	// outcomes are the targets of closed waves, by wave; reports the newest of open ones.
+	outcomes [][]TargetOutcome
+	reports  []Report
+	openedAt []time.Time
+	closedAt []time.Time
+	waves    []workflow.ChildWorkflowFuture
+
+	back     RollbackStatus
+	backOpen workflow.ChildWorkflowFuture
+	backNow  Report
+	backDone []TargetOutcome
+	parts    int
+
+	late      map[string]bool // targets being retried after their wave has closed
+	skips     []Order         // for waves that have not been opened
+	orders    int
+	pending   map[int]int // order number → index of its receipt
+	receipts  []Receipt
+	dropped   int // receipts that were forgotten
+	seen      map[string]bool
+	timeline  []Event
+	sequence  int // of records
+	recording bool
+	toRecord  []ledger.TargetRecord
+	shown     Phase
+	changed   bool
+}
+
+// Limits of what a status carries.
+const (
+	maxReceipts  = 50
+	maxTimeline  = 200
+	maxListed    = 50
+	maxRemember  = 2000 // command ids remembered for idempotency
+	clipCommand  = 300
+	whoSluice    = "sluice"
+	whoTemporal  = "temporal"
+	causeCancels = "the workflow was cancelled"
+)
+
+// Rollout walks one version through one environment: it plans, opens wave after wave as policy.Decide says, hears the
+// eight commands, and takes back what was reached when it must. It is the lane: one open run at a time.
+func Rollout(cancellable workflow.Context, in RolloutInput) (RolloutResult, error) {
+	ctx, _ := workflow.NewDisconnectedContext(cancellable)
+	r := &rollout{in: in, phase: Planned, started: workflow.Now(ctx), late: map[string]bool{}, pending: map[int]int{}, seen: map[string]bool{}}
+	r.progress.Author = in.By
+	if err := workflow.SetQueryHandlerWithOptions(ctx, StatusQuery, func() (RolloutStatus, error) { return r.status(), nil },
+		workflow.QueryHandlerOptions{Description: "Where this rollout stands, what it waits for, and what became of each command."}); err != nil {
+		return RolloutResult{}, err
+	}
+	r.listen(cancellable, ctx)
+	r.note(ctx, orElse(in.By, whoSluice), fmt.Sprintf("%s of %s to %s asked for", in.Mode, in.Version.Name, in.Environment), in.Reason)
+	r.show(ctx)
+
+	var err error
+	if in.Mode == ModeRollback {
+		err = r.prepareRollback(ctx)
+	} else {
+		err = r.plan(ctx)
+	}
+	if err != nil {
+		return RolloutResult{}, err
+	}
+	if r.phase == Planned {
+		if err := r.walk(ctx); err != nil {
+			return RolloutResult{}, err
+		}
+	}
+	r.ended = workflow.Now(ctx)
+	r.note(ctx, whoSluice, string(r.phase), r.reason)
+	r.show(ctx)
+	if r.planned {
+		if err := r.record(ctx); err != nil {
+			return RolloutResult{}, err
+		}
+	}
+	return RolloutResult{Rollout: in.Rollout, State: r.phase, Reason: clip(r.reason, 1000)}, nil
+}
+
+func (r *rollout) subject() Subject {
+	return Subject{Rollout: r.in.Rollout, Deployment: r.in.Deployment, Environment: r.in.Environment, Version: r.in.Version.Name, Plan: r.progress.Plan.Digest}
+}
+
+// note adds a line to the timeline.
+func (r *rollout) note(ctx workflow.Context, who, what, why string) {
+	r.timeline = append(r.timeline, Event{At: workflow.Now(ctx), Who: who, What: clip(what, clipCommand), Why: clip(why, clipCommand)})
+	if len(r.timeline) > maxTimeline {
+		r.timeline = slices.Delete(r.timeline, 1, len(r.timeline)-maxTimeline+1) // the first line says who began it
+	}
+}
+
+// plan has the rollout planned; a refusal ends it with nothing started.
+func (r *rollout) plan(ctx workflow.Context) error {
+	in := activities.PlanInput{Want: r.in.PlanDigest, Request: policy.Request{Deployment: r.in.Deployment, Environment: r.in.Environment,
+		Version: r.in.Version, BundleDigest: r.in.BundleDigest, Unguarded: r.in.Unguarded}}
+	var out activities.PlanOutput
+	if err := workflow.ExecuteActivity(bookkeeping(ctx, "Plan "+clip(r.in.Version.Name, 100)), acts.MakePlan, in).Get(ctx, &out); err != nil {
+		return err
+	}
+	if out.Refused != "" {
+		r.phase, r.reason = Failed, "refused, nothing was started: "+out.Refused
+		return nil
+	}
+	r.take(out.Plan)
+	r.note(ctx, whoSluice, fmt.Sprintf("planned %d targets in %d waves", out.Plan.Targets, len(out.Plan.Waves)), "plan "+out.Plan.Digest)
+	return nil
+}
+
+func (r *rollout) take(p policy.Plan) {
+	r.progress.Plan = p
+	r.planned = true
+	n := len(p.Waves)
+	r.progress.Waves = make([]policy.WaveProgress, n)
+	for i := range r.progress.Waves {
+		r.progress.Waves[i].Phase = policy.WavePending
+	}
+	r.outcomes, r.reports, r.waves = make([][]TargetOutcome, n), make([]Report, n), make([]workflow.ChildWorkflowFuture, n)
+	r.openedAt, r.closedAt = make([]time.Time, n), make([]time.Time, n)
+	r.changed = true
+}
+
+// prepareRollback loads what a closed rollout had reached, so that the same engine takes it back.
+func (r *rollout) prepareRollback(ctx workflow.Context) error {
+	const page = 500
+	for offset := 0; ; offset += page {
+		var answer activities.RecordAnswer
+		in := activities.RecordPage{Rollout: r.in.Of, Offset: offset, Limit: page}
+		if err := workflow.ExecuteActivity(bookkeeping(ctx, "Read what rollout "+clip(r.in.Of, 40)+" reached"), acts.LoadRecord, in).Get(ctx, &answer); err != nil {
+			return err
+		}
+		if answer.Missing {
+			r.phase, r.reason = Failed, fmt.Sprintf("refused, nothing was started: the ledger has no rollout %q", r.in.Of)
+			return nil
+		}
+		if offset == 0 {
+			if answer.Record.Deployment != r.in.Deployment || answer.Record.Environment != r.in.Environment {
+				r.phase, r.reason = Failed, fmt.Sprintf("refused, nothing was started: rollout %s belongs to %s in %s", r.in.Of, answer.Record.Deployment, answer.Record.Environment)
+				return nil
+			}
+			r.in.Version.Name = answer.Record.Version
+			var plan policy.Plan
+			if err := workflow.ExecuteActivity(bookkeeping(ctx, "Read its plan"), acts.LoadPlan, answer.Record.PlanDigest).Get(ctx, &plan); err != nil {
+				return err
+			}
+			r.take(plan)
+		}
+		for _, t := range answer.Record.Targets {
+			if t.Wave < 1 || t.Wave > len(r.outcomes) {
+				continue
+			}
+			r.outcomes[t.Wave-1] = append(r.outcomes[t.Wave-1], TargetOutcome{Name: t.Name, Wave: t.Wave, State: policy.TargetState(t.State), Reason: t.Reason,
+				Reached: t.Reached, From: t.From, FromKnown: t.FromKnown, Started: len(r.outcomes[t.Wave-1]) + 1})
+		}
+		if offset+page >= answer.Total {
+			break
+		}
+	}
+	for i := range r.progress.Waves {
+		r.progress.Waves[i].Phase = policy.WaveDone
+		r.recount(i)
+	}
+	if r.progress.Stop.Cause == policy.NotStopped {
+		r.progress.Stop = policy.Stop{Cause: policy.StoppedRollback, By: r.in.By, Reason: r.in.Reason}
+	}
+	return nil
+}
+
+// recount brings a closed wave's counts in line with its outcomes.
+func (r *rollout) recount(i int) {
+	w := &r.progress.Waves[i]
+	w.Reached, w.Counts = 0, policy.WaveCounts{}
+	for _, t := range r.outcomes[i] {
+		if t.Reached {
+			w.Reached++
+		}
+		switch {
+		case t.State == policy.Skipped:
+			w.Counts.Skipped++
+		case t.Counted:
+			w.Counts.Failures++
+		case t.State == policy.Unreachable:
+			w.Counts.Unreachable++
+		case t.State == policy.Succeeded || t.State == policy.NoChange:
+			w.Counts.Succeeded++
+		}
+	}
+}
+
+// walk carries out what policy.Decide says until it says that the rollout has ended.
+func (r *rollout) walk(ctx workflow.Context) error {
+	if err := r.record(ctx); err != nil {
+		return err
+	}
+	for {
+		r.changed = false
+		now := workflow.Now(ctx)
+		d := policy.Decide(r.progress, now)
+		r.reason, r.waits = d.Reason, d.Waits
+		switch d.Action {
+		case policy.ActEnd:
+			r.phase, r.waits = Phase(d.Ending), nil
+			return nil
+		case policy.ActAsk:
+			r.progress.Waves[d.Wave-1].AskedAt = now
+			r.note(ctx, whoSluice, fmt.Sprintf("approval asked for wave %d (%s)", d.Wave, r.progress.Plan.Waves[d.Wave-1].Name), "")
+			continue
+		case policy.ActPass:
+			r.progress.Waves[d.Wave-1].Phase = policy.WavePassed
+			r.note(ctx, whoSluice, fmt.Sprintf("wave %d (%s) passed over", d.Wave, r.progress.Plan.Waves[d.Wave-1].Name), r.progress.Plan.Waves[d.Wave-1].Passed)
+			continue
+		case policy.ActOpen:
+			r.open(ctx, d.Wave)
+			continue
+		case policy.ActRollBack:
+			r.takeBack(ctx, d.Wave)
+			continue
+		case policy.ActWait:
+		}
+		r.setPhase(ctx, d)
+		r.show(ctx)
+		wake := func() bool { return r.changed }
+		var err error
+		if d.Next.IsZero() {
+			err = workflow.Await(ctx, wake)
+		} else {
+			_, err = workflow.AwaitWithOptions(ctx, workflow.AwaitOptions{Timeout: d.Next.Sub(now), TimerOptions: workflow.TimerOptions{Summary: clip(d.Reason, 300)}}, wake)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// setPhase shows a waiting rollout: RollingBack over Paused over Holding over AwaitingApproval over Running.
+func (r *rollout) setPhase(_ workflow.Context, d policy.Decision) {
+	switch {
+	case d.RollingBack:
+		r.phase = RollingBack
+	case r.progress.Paused:
+		r.phase = Paused
+	case d.Holding:
+		r.phase = Holding
+	case d.Awaiting:
+		r.phase = AwaitingApproval
+	default:
+		r.phase = Running
+	}
+}
+
+// control is what holds for waves now.
+func (r *rollout) control() policy.Control {
+	switch {
+	case r.progress.Stop.Cause == policy.StoppedBreach && r.progress.Plan.Rollback.OnBreach != policy.BreachRolloutAll && r.progress.Plan.Rollback.OnBreach != policy.BreachWaveBack:
+		return policy.ControlRun // the wave has stopped itself, and what is in flight finishes
+	case r.progress.Stop.Cause == policy.StoppedFailed:
+		return policy.ControlRun
+	case r.progress.Stop.Cause != policy.NotStopped:
+		return policy.ControlStop
+	case r.progress.Paused:
+		return policy.ControlPause
+	}
+	return policy.ControlRun
+}
+
+// tellWaves passes the present control to all that is open.
+func (r *rollout) tellWaves(ctx workflow.Context) {
+	c := r.control()
+	for i := range r.progress.Waves {
+		if r.progress.Waves[i].Open {
+			r.waves[i].SignalChildWorkflow(ctx, controlSignal, c)
+		}
+	}
+	if r.backOpen != nil && r.progress.Stop.Cause == policy.StoppedAbort {
+		r.backOpen.SignalChildWorkflow(ctx, controlSignal, policy.ControlStop)
+	}
+}
+
+// open opens a wave.
+func (r *rollout) open(ctx workflow.Context, number int) {
+	i := number - 1
+	plan := r.progress.Plan.Waves[i]
+	in := WaveInput{Subject: r.subject(), Wave: number, Control: r.control()}
+	for n, w := range r.progress.Waves {
+		if n != i {
+			in.Before.Failures += w.Counts.Failures
+			in.Before.Unreachable += w.Counts.Unreachable
+			in.Before.Skipped += w.Counts.Skipped
+		}
+	}
+	in.Skips = r.skips
+	id := WaveID(r.in.Environment, r.in.Deployment, r.in.Rollout, number)
+	summary := fmt.Sprintf("wave %d (%s): %d targets to %s", number, plan.Name, plan.Size, r.in.Version.Name)
+	w := &r.progress.Waves[i]
+	w.Phase, w.Open = policy.WaveRunning, true
+	r.openedAt[i] = workflow.Now(ctx)
+	r.waves[i] = workflow.ExecuteChildWorkflow(child(ctx, id, ControlQueue, clip(summary, 300), r.subject().attributes()...), WaveType, in)
+	r.note(ctx, whoSluice, fmt.Sprintf("wave %d (%s) opened: %d targets, %d at a time", number, plan.Name, plan.Size, plan.MaxConcurrency), "")
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		var result WaveResult
+		err := r.waves[i].Get(ctx, &result)
+		r.closed(ctx, i, result, err)
+	})
+}
+
+// closed takes a wave's result.
+func (r *rollout) closed(ctx workflow.Context, i int, result WaveResult, err error) {
+	w := &r.progress.Waves[i]
+	w.Open = false
+	r.closedAt[i] = workflow.Now(ctx)
+	r.changed = true
+	if err != nil {
+		// Terminated from outside, or its plan could not be read: what its targets have done is known only as far as it
+		// was reported.
+		w.Phase, w.Reason = policy.WaveFailed, "its workflow ended without a result: "+cause(err)
+		r.stop(ctx, policy.StoppedFailed, i, w.Reason)
+		return
+	}
+	w.Phase, w.Reason, w.Counts = result.Phase, result.Reason, result.Counts
+	r.outcomes[i] = result.Targets
+	r.overlay(i, r.backDone) // some may have gone back while others were still in flight
+	r.recount(i)
+	r.remember(r.outcomes[i])
+	r.note(ctx, whoSluice, fmt.Sprintf("wave %d (%s) %s: %d succeeded, %d failed", i+1, r.progress.Plan.Waves[i].Name, result.Phase, result.Counts.Succeeded, result.Counts.Failures), result.Reason)
+	for _, n := range workflow.DeterministicKeys(r.pending) {
+		// An order that came too late for the wave is not left without an answer.
+		if o := r.pending[n]; o >= r.dropped && r.receipts[o-r.dropped].Wave == i+1 {
+			r.answer(OrderAnswer{Number: n, Answer: "the wave closed before it could be carried out; send it again"})
+		}
+	}
+	switch result.Phase {
+	case policy.WaveBreached:
+		r.stop(ctx, policy.StoppedBreach, i, result.Reason)
+	case policy.WaveFailed:
+		r.stop(ctx, policy.StoppedFailed, i, result.Reason)
+	case policy.WaveStopped:
+		if r.progress.Stop.Cause == policy.NotStopped {
+			// Somebody cancelled the wave itself: that means abort, as it does for the rollout.
+			r.apply(ctx, Abort, Command{By: whoTemporal, Reason: fmt.Sprintf("the workflow of wave %d was cancelled", i+1)}, "", TargetFacts{})
+		}
+	case policy.WavePending, policy.WavePassed, policy.WaveRunning, policy.WaveHeld, policy.WaveDraining, policy.WaveVerified, policy.WaveSoaking, policy.WaveDone:
+	}
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		if err := r.record(ctx); err != nil {
+			workflow.GetLogger(ctx).Error("The rollout could not be recorded", "error", err)
+		}
+	})
+}
+
+// stop notes a stop that nobody sent. A person's stop is stronger.
+func (r *rollout) stop(ctx workflow.Context, cause policy.StopCause, wave int, reason string) {
+	if r.progress.Stop.Cause != policy.NotStopped {
+		return
+	}
+	r.progress.Stop = policy.Stop{Cause: cause, Reason: reason, Wave: wave + 1}
+	r.progress.Paused = false
+	r.note(ctx, whoSluice, fmt.Sprintf("wave %d (%s): nothing new starts", wave+1, r.progress.Plan.Waves[wave].Name), reason)
+	r.tellWaves(ctx)
+}
+
+// heard takes a report.
+func (r *rollout) heard(ctx workflow.Context, report Report) {
+	r.changed = true
+	for _, a := range report.Answers {
+		r.answer(a)
+	}
+	if report.Part > 0 {
+		if report.Part == r.parts && report.Sequence > r.backNow.Sequence {
+			r.backNow = report
+			r.progress.Back.Held = ""
+			if report.Phase == policy.WaveHeld {
+				r.progress.Back.Held = "the rollback is over its budget: " + report.Reason
+			}
+		}
+		return
+	}
+	i := report.Wave - 1
+	if i < 0 || i >= len(r.reports) || !r.progress.Waves[i].Open || report.Sequence <= r.reports[i].Sequence {
+		return
+	}
+	before := r.reports[i]
+	r.reports[i] = report
+	w := &r.progress.Waves[i]
+	if report.Phase != w.Phase && (report.Phase == policy.WaveSoaking || report.Phase == policy.WaveHeld) {
+		r.note(ctx, whoSluice, fmt.Sprintf("wave %d (%s) %s", i+1, r.progress.Plan.Waves[i].Name, report.Phase), report.Reason)
+	}
+	w.Phase, w.Reason, w.Counts, w.SoakUntil = report.Phase, report.Reason, report.Counts, report.SoakUntil
+	known := map[string]bool{}
+	for _, t := range before.Attention {
+		known[t.Name] = true
+	}
+	for _, t := range report.Attention {
+		if !known[t.Name] {
+			r.note(ctx, whoSluice, fmt.Sprintf("%s: %s", t.Name, t.State), t.Reason)
+		}
+	}
+	if report.Breached != "" {
+		r.stop(ctx, policy.StoppedBreach, i, report.Breached)
+	}
+}
+
+// takeBack brings back what was reached: at once what is not in flight, then, as each reaches a safe point, the rest.
+func (r *rollout) takeBack(ctx workflow.Context, scope int) {
+	r.progress.Back = policy.Back{Begun: true, Scope: scope}
+	r.back = RollbackStatus{Cause: r.progress.Stop.Reason, StartedAt: workflow.Now(ctx)}
+	if r.back.Cause == "" {
+		r.back.Cause = string(r.progress.Stop.Cause)
+	}
+	who := orElse(r.progress.Stop.By, whoSluice)
+	r.note(ctx, who, "rollback begins", r.reason)
+	r.tellWaves(ctx)
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		r.bringBack(ctx, scope)
+		r.progress.Back.Ended = true
+		r.progress.Back.Held = ""
+		r.back.EndedAt = workflow.Now(ctx)
+		r.back.WaitingFor = nil
+		r.changed = true
+	})
+}
+
+// bringBack runs the parts of a rollback.
+func (r *rollout) bringBack(ctx workflow.Context, scope int) {
+	tried := map[string]bool{}
+	for {
+		// A wave that is still open says, once it has stopped starting, which of its targets are not in flight.
+		if err := workflow.Await(ctx, func() bool {
+			for i, w := range r.progress.Waves {
+				if w.Open && !r.reports[i].Stopped {
+					return false
+				}
+			}
+			return true
+		}); err != nil {
+			return
+		}
+		targets := r.reached(scope, tried)
+		if len(targets) == 0 {
+			if !r.flying() {
+				return
+			}
+			r.back.WaitingFor = r.inFlight()
+			r.changed = true
+			if err := workflow.Await(ctx, func() bool { return !r.flying() || len(r.reached(scope, tried)) > 0 }); err != nil {
+				return
+			}
+			continue
+		}
+		if r.progress.Stop.Cause == policy.StoppedAbort {
+			return
+		}
+		if len(targets) > MaxWaveTargets {
+			targets = targets[:MaxWaveTargets]
+		}
+		for _, t := range targets {
+			tried[t.Name] = true
+		}
+		r.part(ctx, targets)
+	}
+}
+
+// flying reports whether targets are still in flight outside the rollback.
+func (r *rollout) flying() bool {
+	return len(r.late) > 0 || slices.ContainsFunc(r.progress.Waves, func(w policy.WaveProgress) bool { return w.Open })
+}
+
+func (r *rollout) inFlight() []string {
+	var out []string
+	for i, w := range r.progress.Waves {
+		if w.Open {
+			out = append(out, r.reports[i].InFlight...)
+		}
+	}
+	return out
+}
+
+// reached lists the targets to bring back that have not been tried, in the order in which they go.
+func (r *rollout) reached(scope int, tried map[string]bool) []TargetOutcome {
+	var out []TargetOutcome
+	for i, w := range r.progress.Waves {
+		if scope != 0 && scope != i+1 {
+			continue
+		}
+		targets := r.outcomes[i]
+		if w.Open {
+			targets = r.reports[i].Reached
+		}
+		first := len(out)
+		for _, t := range targets {
+			if t.Reached && !tried[t.Name] && !r.late[t.Name] {
+				out = append(out, t)
+			}
+		}
+		slices.SortStableFunc(out[first:], func(a, b TargetOutcome) int { return cmp.Compare(a.Started, b.Started) })
+	}
+	if r.progress.Plan.Rollback.Order == policy.OrderNewest {
+		slices.Reverse(out)
+	}
+	return out
+}
+
+// part runs one Rollback workflow to its end.
+func (r *rollout) part(ctx workflow.Context, targets []TargetOutcome) {
+	r.parts++
+	plan := r.progress.Plan
+	r.backNow = Report{}
+	r.back.Targets += len(targets)
+	r.progress.Back.Targets += len(targets)
+	in := RollbackInput{Subject: r.subject(), Part: r.parts, Targets: targets, Concurrency: plan.Rollback.MaxConcurrency.Of(len(targets)), Verify: plan.Rollback.Verify,
+		Deadline: plan.Step.Deadline, CanReturn: plan.NoReturn == "", NoReturn: plan.NoReturn, Uninstalls: plan.Step.Uninstalls}
+	if plan.Rollback.MaxFailures != nil {
+		in.Budget = &policy.Budget{MaxFailures: *plan.Rollback.MaxFailures, MaxUnreachable: *plan.Rollback.MaxFailures, Size: len(targets)}
+	}
+	id := BackID(r.in.Environment, r.in.Deployment, r.in.Rollout, r.parts)
+	r.back.Workflows = append(r.back.Workflows, id)
+	r.changed = true
+	r.backOpen = workflow.ExecuteChildWorkflow(child(ctx, id, ControlQueue, fmt.Sprintf("%d targets go back", len(targets)), r.subject().attributes()...), RollbackType, in)
+	var result WaveResult
+	err := r.backOpen.Get(ctx, &result)
+	r.backOpen = nil
+	if err != nil {
+		result.Targets = targets
+		for i := range result.Targets {
+			result.Targets[i].State, result.Targets[i].Reason = policy.NeedsRecovery, clip("the rollback's workflow ended without a result: "+cause(err), maxReason)
+		}
+	}
+	r.returned(result.Targets)
+	r.backDone = append(r.backDone, result.Targets...)
+	r.backNow = Report{}
+	r.changed = true
+}
+
+// returned writes what a rollback has done over what the waves had done.
+func (r *rollout) returned(targets []TargetOutcome) {
+	for _, t := range targets {
+		if t.Reached {
+			r.progress.Back.Incomplete++
+		}
+	}
+	for i := range r.outcomes {
+		r.overlay(i, targets)
+	}
+	r.remember(targets)
+	for i := range r.progress.Waves {
+		if !r.progress.Waves[i].Open {
+			r.progress.Waves[i].Reached = 0
+			for _, t := range r.outcomes[i] {
+				if t.Reached {
+					r.progress.Waves[i].Reached++
+				}
+			}
+		}
+	}
+}
+
+// overlay writes what a rollback has done over the outcomes of a closed wave. A target that the rollback has not got to
+// stays what it was.
+func (r *rollout) overlay(i int, targets []TargetOutcome) {
+	for _, t := range targets {
+		if t.Wave != i+1 || t.State == policy.Pending {
+			continue
+		}
+		if at := slices.IndexFunc(r.outcomes[i], func(o TargetOutcome) bool { return o.Name == t.Name }); at >= 0 {
+			was := &r.outcomes[i][at]
+			was.State, was.Reason, was.Reached = t.State, t.Reason, t.Reached
+		}
+	}
+}
+
+// remember queues targets for the ledger.
+func (r *rollout) remember(targets []TargetOutcome) {
+	for _, t := range targets {
+		if t.Started == 0 && !t.Reached && t.State == policy.Pending {
+			continue
+		}
+		r.toRecord = append(r.toRecord, ledger.TargetRecord{Name: t.Name, Wave: t.Wave, State: string(t.State), Reached: t.Reached, From: t.From, FromKnown: t.FromKnown, Reason: t.Reason})
+	}
+}
+
+// record writes what has changed to the ledger, at most 500 targets at a time, and waits until it is written.
+// Records are written one after the other, so that none overtakes an earlier one.
+func (r *rollout) record(ctx workflow.Context) error {
+	if err := workflow.Await(ctx, func() bool { return !r.recording }); err != nil {
+		return err
+	}
+	r.recording = true
+	defer func() { r.recording = false }()
+	for {
+		n := min(len(r.toRecord), MaxWaveTargets)
+		targets := slices.Clone(r.toRecord[:n])
+		r.toRecord = r.toRecord[n:]
+		r.sequence++
+		p := r.progress.Plan
+		rec := ledger.Record{Rollout: r.in.Rollout, Of: r.in.Of, Environment: r.in.Environment, Deployment: r.in.Deployment, Version: r.in.Version.Name, State: string(r.phase),
+			Cause: clip(r.reason, 500), By: r.in.By, Sequence: r.sequence, BundleDigest: p.BundleDigest, SnapshotDigest: p.SnapshotDigest, PlanDigest: p.Digest,
+			StartedAt: r.started, EndedAt: r.ended, Targets: targets}
+		if err := workflow.ExecuteActivity(bookkeeping(ctx, "Record "+string(r.phase)), acts.Record, rec).Get(ctx, nil); err != nil {
+			return err
+		}
+		if len(r.toRecord) == 0 {
+			return nil
+		}
+	}
+}
+
+// listen hears commands, reports and the cancellation of the workflow.
+func (r *rollout) listen(cancellable, ctx workflow.Context) {
+	// What arrives in one moment is taken in this order: stops first, and a pause after a resume, so that the safe
+	// reading wins. The Temporal UI lists the commands as CommandNames does.
+	for _, name := range CommandNames() {
+		workflow.GetSignalChannelWithOptions(ctx, name, workflow.SignalChannelOptions{Description: descriptions[name]})
+	}
+	for _, name := range []string{Abort, RollBack, Reject, Resume, Approve, Skip, Retry, Pause} {
+		channel := workflow.GetSignalChannel(ctx, name)
+		workflow.Go(ctx, func(ctx workflow.Context) {
+			for {
+				var raw converter.RawValue
+				channel.Receive(ctx, &raw)
+				r.command(ctx, name, raw.Payload())
+			}
+		})
+	}
+	reports := workflow.GetSignalChannelWithOptions(ctx, reportSignal, workflow.SignalChannelOptions{Description: "From waves and rollbacks only."})
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		for {
+			var report Report
+			reports.Receive(ctx, &report)
+			r.heard(ctx, report)
+		}
+	})
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		cancellable.Done().Receive(ctx, nil)
+		r.apply(ctx, Abort, Command{By: whoTemporal, Reason: causeCancels}, "", TargetFacts{})
+	})
+}
+
+// command takes one signal.
+func (r *rollout) command(ctx workflow.Context, name string, payload *commonpb.Payload) {
+	c, remark, err := ParseCommand(name, payload)
+	c.ID, c.By, c.Reason, c.Target = clip(c.ID, 100), clip(c.By, 100), clip(c.Reason, clipCommand), clip(c.Target, 200)
+	if err != nil {
+		r.receipt(ctx, name, c, false, err.Error())
+		return
+	}
+	if c.ID != "" {
+		if r.seen[c.ID] {
+			return // the same command again: its receipt stands
+		}
+		if len(r.seen) < maxRemember {
+			r.seen[c.ID] = true
+		}
+	}
+	if (name == Skip || name == Retry) && c.Target != "" && r.planned {
+		// Which wave holds the target is looked up beside everything else, so that no stop ever waits for it.
+		workflow.Go(ctx, func(ctx workflow.Context) {
+			facts, err := r.find(ctx, c.Target)
+			if err != nil {
+				r.receipt(ctx, name, c, false, "the target could not be looked up: "+cause(err))
+				return
+			}
+			r.apply(ctx, name, c, remark, facts)
+		})
+		return
+	}
+	r.apply(ctx, name, c, remark, TargetFacts{})
+}
+
+// find says what is known of a target.
+func (r *rollout) find(ctx workflow.Context, name string) (TargetFacts, error) {
+	for i := range r.outcomes {
+		for _, t := range r.outcomes[i] {
+			if t.Name == name {
+				return TargetFacts{Wave: i + 1, State: t.State, Retrying: r.late[name]}, nil
+			}
+		}
+	}
+	var f TargetFacts
+	err := workflow.ExecuteActivity(bookkeeping(ctx, "Find target "+clip(name, 100)), acts.FindTarget,
+		activities.TargetRef{Plan: r.progress.Plan.Digest, Target: name}).Get(ctx, &f.Wave)
+	return f, err
+}
+
+// apply has ApplyCommand decide about a command and carries out what it says.
+func (r *rollout) apply(ctx workflow.Context, name string, c Command, remark string, facts TargetFacts) {
+	next, effect, answer, err := ApplyCommand(r.progress, name, c, CommandFacts{Rollout: r.in.Rollout, Planned: r.planned, Target: facts, Now: workflow.Now(ctx)})
+	if err != nil {
+		r.receipt(ctx, name, c, false, err.Error())
+		return
+	}
+	if remark != "" {
+		answer += "; " + remark
+	}
+	r.progress = next
+	c.Wave = max(c.Wave, effect.Wave, facts.Wave)
+	n := r.receipt(ctx, name, c, true, answer)
+	r.note(ctx, orElse(c.By, "somebody"), name+targetOf(c), c.Reason)
+	order := Order{Do: name, Target: c.Target, By: c.By, Reason: c.Reason}
+	switch {
+	case effect.Order != "":
+		r.orders++
+		order.Number = r.orders
+		r.pending[order.Number] = n
+		r.receipts[n-r.dropped].Accepted = false
+		r.waves[effect.Wave-1].SignalChildWorkflow(ctx, targetSignal, order)
+	case effect.SkipLater:
+		r.skips = append(r.skips, order)
+	case effect.SkipClosed:
+		r.skipClosed(c)
+	case effect.RetryLate:
+		r.retryLate(ctx, c.Target)
+	case effect.ResumeBack:
+		r.orders++
+		order.Number = r.orders
+		r.backOpen.SignalChildWorkflow(ctx, targetSignal, order)
+	}
+	if isStop(name) || name == Resume {
+		r.tellWaves(ctx)
+	}
+}
+
+func targetOf(c Command) string {
+	if c.Target == "" {
+		return ""
+	}
+	return " " + c.Target
+}
+
+// receipt notes what became of a command and returns its number.
+func (r *rollout) receipt(ctx workflow.Context, name string, c Command, accepted bool, answer string) int {
+	r.changed = true
+	r.receipts = append(r.receipts, Receipt{ID: c.ID, Name: name, By: c.By, At: workflow.Now(ctx), Reason: c.Reason, Wave: c.Wave, Target: c.Target,
+		Accepted: accepted, Answer: clip(answer, clipCommand)})
+	if len(r.receipts) > maxReceipts {
+		r.receipts = r.receipts[1:]
+		r.dropped++
+	}
+	return r.dropped + len(r.receipts) - 1
+}
+
+// answer completes the receipt of a command that was passed to a wave.
+func (r *rollout) answer(a OrderAnswer) {
+	n, ok := r.pending[a.Number]
+	if !ok {
+		return
+	}
+	delete(r.pending, a.Number)
+	if n < r.dropped {
+		return
+	}
+	r.receipts[n-r.dropped].Accepted, r.receipts[n-r.dropped].Answer = a.Accepted, clip(a.Answer, clipCommand)
+}
+
+// outcomeOf returns the outcome of a target of a closed wave.
+func (r *rollout) outcomeOf(target string) *TargetOutcome {
+	for i := range r.outcomes {
+		for n := range r.outcomes[i] {
+			if r.outcomes[i][n].Name == target {
+				return &r.outcomes[i][n]
+			}
+		}
+	}
+	return nil
+}
+
+func (r *rollout) skipClosed(c Command) {
+	if t := r.outcomeOf(c.Target); t != nil {
+		t.State, t.Counted = policy.Skipped, false
+		t.Reason = clip("left out"+byAndWhy(c.By, c.Reason), maxReason)
+		r.recount(t.Wave - 1)
+		r.remember([]TargetOutcome{*t})
+	}
+}
+
+// retryLate tries one target of a closed wave again.
+func (r *rollout) retryLate(ctx workflow.Context, target string) {
+	t := r.outcomeOf(target)
+	t.Attempt++
+	r.late[target] = true
+	r.progress.LateInFlight = len(r.late)
+	wave := t.Wave
+	in := TargetInput{Subject: r.subject(), Target: target, Wave: wave, Attempt: t.Attempt, Direction: executors.Apply, Deadline: r.progress.Plan.Step.Deadline,
+		Checks: true, Control: policy.ControlRun}
+	id := TargetID(LateID(r.in.Environment, r.in.Deployment, r.in.Rollout), target, t.Attempt)
+	future := workflow.ExecuteChildWorkflow(child(ctx, id, TargetQueue, clip(target+": tried again", 200), append(r.subject().attributes(), targetKey.ValueSet(target))...), TargetType, in)
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		var result TargetResult
+		err := future.Get(ctx, &result)
+		delete(r.late, target)
+		r.progress.LateInFlight = len(r.late)
+		t := r.outcomeOf(target)
+		if err != nil {
+			t.State, t.Reason, t.Reached, t.Counted = policy.NeedsRecovery, clip("its workflow ended without a result: "+cause(err), maxReason), true, true
+		} else {
+			t.State, t.Reason, t.Reached = result.State, result.Reason, t.Reached || result.Reached
+			if !t.FromKnown {
+				t.From, t.FromKnown = result.From, result.FromKnown
+			}
+			switch {
+			case result.Held:
+				// No wave is open that could hold for a person: inconclusive is not a success.
+				t.State, t.Counted = policy.Failed, true
+			case result.State == policy.Failed || result.State == policy.NeedsRecovery:
+				t.Counted = true
+			case result.State == policy.Succeeded || result.State == policy.NoChange:
+				t.Counted = false
+			}
+		}
+		r.recount(wave - 1)
+		r.remember([]TargetOutcome{*t})
+		r.note(ctx, whoSluice, fmt.Sprintf("%s: %s after another try", target, t.State), t.Reason)
+		r.changed = true
+	})
+}

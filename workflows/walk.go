@@ -1,0 +1,545 @@
+package workflows
+
+import (
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/seed-a0a4f4e3/sluice/activities"
+	"github.com/seed-a0a4f4e3/sluice/executors"
+	"github.com/seed-a0a4f4e3/sluice/policy"
+)
+
+// acts names the activities; it is never called.
+var acts *activities.Activities
+
+// Report is what a Wave or a Rollback tells its Rollout while it runs: cumulative, so that a later one replaces an
+// earlier one.
+type Report struct {
+	// Wave is the wave's number; Part, for a rollback, its part.
+	Wave int `json:"wave,omitempty"`
+	Part int `json:"part,omitempty"`
+	// Sequence grows with each report of one sender.
+	Sequence int                        `json:"sequence"`
+	Phase    policy.WavePhase           `json:"phase"`
+	Reason   string                     `json:"reason,omitempty"`
+	Counts   policy.WaveCounts          `json:"counts"`
+	States   map[policy.TargetState]int `json:"states,omitempty"`
+	// Breached is why the budget was breached.
+	Breached  string    `json:"breached,omitempty"`
+	SoakUntil time.Time `json:"soakUntil,omitzero"`
+	// Attention are the first targets that a person should look at, AttentionTotal how many there are.
+	Attention      []TargetStatus `json:"attention,omitempty"`
+	AttentionTotal int            `json:"attentionTotal,omitempty"`
+	// Stopped reports that the sender has stopped starting; Reached are then the targets to bring back that are not in
+	// flight, and InFlight names those that are.
+	Stopped  bool            `json:"stopped,omitempty"`
+	Reached  []TargetOutcome `json:"reached,omitempty"`
+	InFlight []string        `json:"inFlight,omitempty"`
+	// Answers are what became of the target orders so far.
+	Answers []OrderAnswer `json:"answers,omitempty"`
+}
+
+// TargetOutcome is where a target stands when its wave has closed: all that a rollback needs.
+type TargetOutcome struct {
+	Name    string             `json:"name"`
+	Wave    int                `json:"wave"`
+	State   policy.TargetState `json:"state"`
+	Reason  string             `json:"reason,omitempty"`
+	Attempt int                `json:"attempt,omitempty"`
+	// Started is its place in the wave's order of starts.
+	Started   int    `json:"started,omitempty"`
+	Reached   bool   `json:"reached,omitempty"`
+	From      string `json:"from,omitempty"`
+	FromKnown bool   `json:"fromKnown,omitempty"`
+	Counted   bool   `json:"counted,omitempty"`
+}
+
+// Order tells a wave what a person wants of it: to skip or retry one target, to accept what it holds for, or to go on
+// with a rollback that is over its budget.
+type Order struct {
+	// Number tells orders apart.
+	Number int    `json:"number"`
+	Do     string `json:"do"` // skip, retry, approve, resume
+	Target string `json:"target,omitempty"`
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// OrderAnswer is what became of an Order.
+type OrderAnswer struct {
+	Number   int    `json:"number"`
+	Accepted bool   `json:"accepted"`
+	Answer   string `json:"answer"`
+}
+
+// walk starts Target workflows for a list of targets as policy.DecideWave says. A Wave and a Rollback are both walks.
+type walk struct {
+	subject  Subject
+	id       string // workflow id, under which the targets' ids are
+	number   int    // wave, or part of a rollback
+	restores bool   // a rollback
+	slice    activities.WaveSlice
+	verify   bool // read targets back after a restore
+
+	state   policy.WaveState
+	details []targetDetail // beside state.Targets
+	started int
+	phase   policy.WavePhase
+	reason  string
+	soak    soak
+	answers []OrderAnswer
+
+	changed     bool
+	report      Report
+	reporting   bool
+	parent      workflow.Execution
+	reportedAll int // terminal targets at the last report
+}
+
+// targetDetail is what a walk remembers of a target beside what decides.
+type targetDetail struct {
+	wave      int
+	broken    bool // its change failed, so that it may run neither version
+	child     workflow.ChildWorkflowFuture
+	baselines map[int]map[string]any
+	output    string
+	accepted  bool // a person accepted what its checks left open
+}
+
+// settle runs the walk until nothing more will happen, and returns the phase it ended in.
+func (w *walk) settle(ctx workflow.Context) error {
+	for {
+		w.changed = false
+		d := policy.DecideWave(w.state)
+		if d.Breached != "" && w.state.Breached == "" {
+			w.breach(ctx, d.Breached)
+		}
+		w.phase, w.reason = d.Phase, d.Reason
+		for _, i := range d.Start {
+			w.start(ctx, i)
+		}
+		for _, i := range d.Again {
+			w.state.Targets[i].Tried = true
+			w.start(ctx, i)
+		}
+		switch d.Phase {
+		case policy.WaveVerified:
+			if w.soakOver(ctx) {
+				w.phase = policy.WaveDone
+				return nil
+			}
+		case policy.WaveBreached:
+			if !w.restores {
+				return nil
+			}
+			// A rollback over its budget pauses for a person.
+			w.phase = policy.WaveHeld
+		case policy.WaveFailed, policy.WaveStopped:
+			return nil
+		case policy.WaveRunning, policy.WaveHeld, policy.WaveDraining, policy.WavePending, policy.WavePassed, policy.WaveSoaking, policy.WaveDone:
+		}
+		w.tell(ctx)
+		w.show(ctx)
+		if err := workflow.Await(ctx, func() bool { return w.changed }); err != nil {
+			return err
+		}
+	}
+}
+
+// breach notes that the budget is exceeded: nothing new starts, and targets that have not been asked yet are told.
+func (w *walk) breach(ctx workflow.Context, reason string) {
+	w.state.Breached = reason
+	w.pass(ctx, policy.ControlFinish)
+}
+
+// pass tells all targets in flight. Restores are never told: a way back is always finished.
+func (w *walk) pass(ctx workflow.Context, c policy.Control) {
+	if w.restores {
+		return
+	}
+	for i := range w.state.Targets {
+		t := &w.state.Targets[i]
+		if !t.InFlight || t.State == policy.Restoring {
+			continue
+		}
+		// A target that has just ended cannot be told any more, and need not be.
+		w.details[i].child.SignalChildWorkflow(ctx, controlSignal, c)
+	}
+}
+
+// control takes what the Rollout says.
+func (w *walk) control(ctx workflow.Context, c policy.Control) {
+	if c == w.state.Control {
+		return
+	}
+	w.state.Control = c
+	w.changed = true
+	// After a breach only a stop says anything new.
+	if w.state.Breached == "" || c == policy.ControlStop {
+		w.pass(ctx, c)
+	}
+}
+
+// start begins an attempt at a target.
+func (w *walk) start(ctx workflow.Context, i int) {
+	direction := executors.Apply
+	if w.restores {
+		direction = executors.Restore
+	}
+	w.attempt(ctx, i, direction)
+}
+
+func (w *walk) attempt(ctx workflow.Context, i int, direction executors.Direction) {
+	t, d := &w.state.Targets[i], &w.details[i]
+	t.Attempt++
+	if t.Started == 0 {
+		w.started++
+		t.Started = w.started
+	}
+	t.InFlight, t.State, t.Reason = true, policy.Preparing, ""
+	if direction == executors.Restore {
+		t.State = policy.Restoring
+	}
+	in := TargetInput{Subject: w.subject, Target: t.Name, Wave: d.wave, Attempt: t.Attempt, Direction: direction, From: t.From, FromKnown: t.FromKnown,
+		Broken: d.broken, SkipVerify: direction == executors.Restore && !w.verify, Deadline: w.slice.Deadline, Checks: direction == executors.Apply && w.checked(t.Metrics)}
+	if direction == executors.Apply {
+		in.Control = w.state.Control
+	}
+	attrs := append(w.subject.attributes(), targetKey.ValueSet(t.Name))
+	summary := fmt.Sprintf("%s: %s %s", t.Name, direction, versionOr(w.subject.Version))
+	if direction == executors.Restore {
+		summary = fmt.Sprintf("%s: back to %s", t.Name, versionOr(t.From))
+	}
+	d.child = workflow.ExecuteChildWorkflow(child(ctx, TargetID(w.id, t.Name, t.Attempt), TargetQueue, clip(summary, 200), attrs...), TargetType, in)
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		var r TargetResult
+		err := d.child.Get(ctx, &r)
+		w.ended(ctx, i, direction, r, err)
+		w.changed = true
+	})
+}
+
+// checked reports whether any of these metrics is measured during apply.
+func (w *walk) checked(metrics []int) bool {
+	for _, m := range metrics {
+		if m < len(w.slice.Applied) && w.slice.Applied[m] {
+			return true
+		}
+	}
+	return false
+}
+
+// ended takes an attempt's result.
+func (w *walk) ended(ctx workflow.Context, i int, direction executors.Direction, r TargetResult, err error) {
+	t, d := &w.state.Targets[i], &w.details[i]
+	t.InFlight = false
+	if err != nil {
+		// Terminated or timed out from outside: what it had done by then is unknown.
+		t.State, t.Reason, t.Reached, t.Counted = policy.NeedsRecovery, clip("its workflow ended without a result: "+cause(err), maxReason), true, true
+		return
+	}
+	if direction == executors.Restore {
+		w.returned(i, r)
+		return
+	}
+	t.State, t.Reason, t.Reached, t.Held = r.State, r.Reason, r.Reached || t.Reached, r.Held
+	if r.FromKnown && !t.FromKnown {
+		// A later attempt may read a half-applied version: the first reading is the one to return to.
+		t.From, t.FromKnown = r.From, true
+	}
+	d.baselines, d.output, d.broken = r.Baselines, r.Output, r.State == policy.Failed
+	switch r.State {
+	case policy.Failed, policy.NeedsRecovery:
+		t.Counted = true
+	case policy.Succeeded, policy.NoChange:
+		t.Counted = false
+	case policy.Pending, policy.Waiting, policy.Preparing, policy.Applying, policy.Verifying, policy.Restoring, policy.Unreachable,
+		policy.Deferred, policy.Skipped, policy.Removed, policy.RolledBack:
+	}
+	if r.State == policy.Failed {
+		w.goBack(ctx, i)
+	}
+}
+
+// goBack brings one failed target back, if the policy says so and no stop is about to.
+func (w *walk) goBack(ctx workflow.Context, i int) {
+	t := &w.state.Targets[i]
+	if t.Reached && t.FromKnown && w.slice.CanReturn && w.slice.Rollback.OnTargetFailed == policy.TargetGoesBack && w.state.Control != policy.ControlStop {
+		why := t.Reason
+		w.details[i].output = why
+		w.attempt(ctx, i, executors.Restore)
+	}
+}
+
+// returned takes the result of a way back. In a wave the target stays what it was, failed, and says that it went back.
+func (w *walk) returned(i int, r TargetResult) {
+	t, d := &w.state.Targets[i], &w.details[i]
+	t.Reached = r.Reached
+	if w.restores {
+		t.State, t.Reason = r.State, r.Reason
+		t.Counted = r.State == policy.Failed || r.State == policy.NeedsRecovery
+		if r.State == policy.Skipped {
+			t.Counted = false
+		}
+		return
+	}
+	t.State = policy.Failed
+	if r.State == policy.NeedsRecovery {
+		t.State = policy.NeedsRecovery
+	}
+	t.Counted = true
+	t.Reason = clip(d.output+"; "+r.Reason, maxReason)
+}
+
+// order carries out what a person wants, and answers.
+func (w *walk) order(ctx workflow.Context, o Order) {
+	accepted, answer := w.obey(ctx, o)
+	w.answers = append(w.answers, OrderAnswer{Number: o.Number, Accepted: accepted, Answer: answer})
+	if len(w.answers) > 50 {
+		w.answers = w.answers[len(w.answers)-50:]
+	}
+	w.changed = true
+}
+
+func (w *walk) obey(_ workflow.Context, o Order) (bool, string) {
+	switch o.Do {
+	case Resume:
+		if w.state.Breached == "" {
+			return false, "it is not over its budget"
+		}
+		// A person has seen it: the budget has served its purpose.
+		w.state.Breached, w.state.Budget = "", nil
+		return true, "the rollback goes on with the others"
+	case Approve:
+		return w.accept(o)
+	}
+	i := -1
+	for n := range w.state.Targets {
+		if w.state.Targets[n].Name == o.Target {
+			i = n
+		}
+	}
+	if i < 0 {
+		return false, fmt.Sprintf("wave %d has no target %q", w.number, o.Target)
+	}
+	t := &w.state.Targets[i]
+	switch {
+	case t.InFlight:
+		return false, fmt.Sprintf("%s is in flight (%s) and finishes its steps first", t.Name, t.State)
+	case o.Do == Skip && (t.State == policy.Succeeded || t.State == policy.NoChange):
+		return false, fmt.Sprintf("%s is done already (%s)", t.Name, t.State)
+	case o.Do == Skip:
+		t.State, t.Counted, t.Held = policy.Skipped, false, false
+		t.Reason = clip("left out"+byAndWhy(o.By, o.Reason), maxReason)
+		return true, t.Name + " is left out"
+	case o.Do == Retry && (w.state.Breached != "" || w.state.Control == policy.ControlStop):
+		return false, "nothing new starts any more: " + orElse(w.state.Breached, "the rollout was stopped")
+	case o.Do == Retry && w.state.Control == policy.ControlPause:
+		return false, "the rollout is paused; resume it first"
+	case o.Do == Retry && !retriable(t.State):
+		return false, fmt.Sprintf("%s is %s: there is nothing to try again", t.Name, t.State)
+	case o.Do == Retry:
+		t.State, t.Reason, t.Held, t.Tried = policy.Pending, "", false, false
+		return true, fmt.Sprintf("%s is tried again with %s", t.Name, w.subject.Version)
+	}
+	return false, fmt.Sprintf("unknown order %q", o.Do)
+}
+
+// retriable reports whether a person may have a target in this state tried again.
+func retriable(s policy.TargetState) bool {
+	return s == policy.Failed || s == policy.NeedsRecovery || s == policy.Unreachable || s == policy.Skipped
+}
+
+// accept lets pass what the wave holds for.
+func (w *walk) accept(o Order) (bool, string) {
+	n := 0
+	for i := range w.state.Targets {
+		if t := &w.state.Targets[i]; t.Held && !t.InFlight {
+			t.Held, t.State = false, policy.Succeeded
+			t.Reason = clip("accepted"+byAndWhy(o.By, o.Reason)+"; it was: "+t.Reason, maxReason)
+			w.details[i].accepted = true
+			n++
+		}
+	}
+	if n > 0 {
+		return true, fmt.Sprintf("accepted what the checks of %d targets left open", n)
+	}
+	if w.phase == policy.WaveHeld {
+		w.state.AllSkippedAccepted = true
+		return true, "the wave passes without its skipped targets"
+	}
+	return false, fmt.Sprintf("wave %d does not hold for anything", w.number)
+}
+
+func byAndWhy(by, why string) string {
+	out := ""
+	if by != "" {
+		out += " by " + by
+	}
+	if why != "" {
+		out += ": " + why
+	}
+	return out
+}
+
+func orElse(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+// outcomes are all targets as they stand.
+func (w *walk) outcomes() []TargetOutcome {
+	out := make([]TargetOutcome, len(w.state.Targets))
+	for i := range w.state.Targets {
+		out[i] = w.outcome(i)
+	}
+	return out
+}
+
+func (w *walk) outcome(i int) TargetOutcome {
+	t := w.state.Targets[i]
+	return TargetOutcome{Name: t.Name, Wave: w.details[i].wave, State: t.State, Reason: t.Reason, Attempt: t.Attempt, Started: t.Started,
+		Reached: t.Reached, From: t.From, FromKnown: t.FromKnown, Counted: t.Counted}
+}
+
+// targetStatus is one target for people.
+func (w *walk) targetStatus(i int) TargetStatus {
+	o := w.outcome(i)
+	s := TargetStatus{Name: o.Name, Wave: o.Wave, State: o.State, Reason: o.Reason, Reached: o.Reached, From: o.From, Attempt: o.Attempt}
+	if o.Attempt > 0 {
+		s.Workflow = TargetID(w.id, o.Name, o.Attempt)
+	}
+	return s
+}
+
+// maxAttention is how many targets that need a person are named in a report.
+const maxAttention = 20
+
+// tell sends the Rollout a report when there is something to tell: at once on a failure, a stop, an answer or a new
+// phase, else whenever a twentieth of the wave has ended. One report is under way at a time.
+func (w *walk) tell(ctx workflow.Context) {
+	now := w.current()
+	if w.reporting || !w.worth(now) {
+		return
+	}
+	w.report = now
+	w.reportedAll = terminal(w.state.Targets)
+	w.reporting = true
+	sent := workflow.SignalExternalWorkflow(ctx, w.parent.ID, "", reportSignal, now)
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		// An error means that the Rollout is gone; a cancellation of this workflow is on its way.
+		if err := sent.Get(ctx, nil); err != nil {
+			workflow.GetLogger(ctx).Warn("The rollout could not be told how this wave stands", "error", err)
+		}
+		w.reporting = false
+		w.changed = true
+	})
+}
+
+func (w *walk) current() Report {
+	r := Report{Sequence: w.report.Sequence + 1, Phase: w.phase, Reason: clip(w.reason, maxReason), Counts: w.state.Count(), States: map[policy.TargetState]int{},
+		Breached: w.state.Breached, SoakUntil: w.soak.until, Answers: w.answers}
+	if w.restores {
+		r.Part = w.number
+	} else {
+		r.Wave = w.number
+	}
+	if w.phase == policy.WaveVerified {
+		r.Phase = policy.WaveSoaking
+	}
+	for i, t := range w.state.Targets {
+		r.States[t.State]++
+		if t.State.Attention() && !t.InFlight {
+			if r.AttentionTotal++; len(r.Attention) < maxAttention {
+				r.Attention = append(r.Attention, w.targetStatus(i))
+			}
+		}
+	}
+	if w.state.Control == policy.ControlStop {
+		r.Stopped = true
+		for i, t := range w.state.Targets {
+			switch {
+			case t.InFlight:
+				if len(r.InFlight) < maxAttention {
+					r.InFlight = append(r.InFlight, t.Name)
+				}
+			case t.Reached:
+				o := w.outcome(i)
+				o.Reason = ""
+				r.Reached = append(r.Reached, o)
+			}
+		}
+	}
+	return r
+}
+
+// worth reports whether a report says enough that is new.
+func (w *walk) worth(now Report) bool {
+	was := w.report
+	if was.Sequence == 0 || now.Phase != was.Phase || now.Breached != was.Breached || now.Stopped != was.Stopped ||
+		now.Counts.Failures != was.Counts.Failures || now.Counts.Unreachable != was.Counts.Unreachable || now.Counts.Skipped != was.Counts.Skipped ||
+		len(now.Answers) != len(was.Answers) || now.SoakUntil != was.SoakUntil {
+		return true
+	}
+	if len(now.Answers) > 0 && now.Answers[len(now.Answers)-1] != was.Answers[len(was.Answers)-1] {
+		return true
+	}
+	if now.Stopped && len(now.InFlight) != len(was.InFlight) {
+		return true
+	}
+	done := terminal(w.state.Targets)
+	return done != w.reportedAll && (done == len(w.state.Targets) || (done-w.reportedAll)*20 >= len(w.state.Targets))
+}
+
+func terminal(targets []policy.TargetProgress) int {
+	n := 0
+	for _, t := range targets {
+		if t.State.Terminal() && !t.InFlight {
+			n++
+		}
+	}
+	return n
+}
+
+// page answers TargetsQuery.
+func (w *walk) page(p TargetsPage) (TargetsAnswer, error) {
+	total := len(w.state.Targets)
+	from := min(max(0, p.Offset), total)
+	limit := p.Limit
+	if limit <= 0 || limit > MaxWaveTargets {
+		limit = MaxWaveTargets
+	}
+	out := TargetsAnswer{Total: total, Targets: []TargetStatus{}}
+	for i := from; i < min(total, from+limit); i++ {
+		out.Targets = append(out.Targets, w.targetStatus(i))
+	}
+	return out, nil
+}
+
+// setup registers what every walk answers and hears.
+func (w *walk) setup(cancellable, ctx workflow.Context) error {
+	info := workflow.GetInfo(ctx)
+	w.id = info.WorkflowExecution.ID
+	if info.ParentWorkflowExecution != nil {
+		w.parent = *info.ParentWorkflowExecution
+	}
+	if err := workflow.SetQueryHandlerWithOptions(ctx, TargetsQuery, w.page, workflow.QueryHandlerOptions{
+		Description: `The targets, a page at a time. JSON: {"offset":0,"limit":100}`}); err != nil {
+		return err
+	}
+	listen(cancellable, ctx, func(c policy.Control) { w.control(ctx, c) })
+	orders := workflow.GetSignalChannelWithOptions(ctx, targetSignal, workflow.SignalChannelOptions{
+		Description: "From the Rollout only. Operators send commands to the Rollout."})
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		for {
+			var o Order
+			orders.Receive(ctx, &o)
+			w.order(ctx, o)
+		}
+	})
+	return nil
+}

@@ -1,0 +1,155 @@
+package workflows
+
+import (
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/seed-a0a4f4e3/sluice/activities"
+	"github.com/seed-a0a4f4e3/sluice/policy"
+)
+
+// WaveInput opens a wave.
+type WaveInput struct {
+	Subject Subject `json:"subject"`
+	Wave    int     `json:"wave"`
+	// Control is what holds when it opens.
+	Control policy.Control `json:"control"`
+	// Before is what earlier waves have used of the rollout's budget.
+	Before policy.WaveCounts `json:"before"`
+	// Skips are the targets that a person left out before the wave opened.
+	Skips []Order `json:"skips,omitempty"`
+}
+
+// WaveResult is how a wave ended.
+type WaveResult struct {
+	Phase   policy.WavePhase  `json:"phase"`
+	Reason  string            `json:"reason,omitempty"`
+	Counts  policy.WaveCounts `json:"counts"`
+	Targets []TargetOutcome   `json:"targets"`
+}
+
+// Wave changes the targets of one wave, as many at a time as its concurrency and budgets allow, and soaks. It ends when
+// it is done, over its budget, without a success, or stopped with nothing in flight.
+func Wave(cancellable workflow.Context, in WaveInput) (WaveResult, error) {
+	ctx, _ := workflow.NewDisconnectedContext(cancellable)
+	w := &walk{subject: in.Subject, number: in.Wave, verify: true}
+	w.state.Control, w.state.Before = in.Control, in.Before
+	if err := w.setup(cancellable, ctx); err != nil {
+		return WaveResult{}, err
+	}
+	ref := activities.WaveRef{Plan: in.Subject.Plan, Wave: in.Wave}
+	if err := workflow.ExecuteActivity(bookkeeping(ctx, fmt.Sprintf("Read wave %d of the plan", in.Wave)), acts.LoadWave, ref).Get(ctx, &w.slice); err != nil {
+		return WaveResult{}, err
+	}
+	wave := w.slice.Wave
+	w.state.MaxConcurrency, w.state.Budget, w.state.Rollout = wave.MaxConcurrency, &wave.Budget, &w.slice.Budget
+	for _, t := range wave.Targets {
+		w.state.Targets = append(w.state.Targets, policy.TargetProgress{Name: t.Name, State: policy.Pending, Metrics: t.Metrics})
+		w.details = append(w.details, targetDetail{wave: in.Wave})
+	}
+	for _, o := range in.Skips {
+		w.obey(ctx, o)
+	}
+	if err := w.settle(ctx); err != nil {
+		return WaveResult{}, err
+	}
+	w.show(ctx)
+	return WaveResult{Phase: w.phase, Reason: clip(w.reason, maxReason), Counts: w.state.Count(), Targets: w.outcomes()}, nil
+}
+
+// soak is the time in which a wave must run cleanly.
+type soak struct {
+	begun, over bool
+	until       time.Time
+}
+
+// soakOver reports whether the wave has soaked, and begins the soak when it has not begun. It runs from the moment the
+// last target is terminal, on through a pause; failures within budget do not restart it.
+func (w *walk) soakOver(ctx workflow.Context) bool {
+	if w.restores || w.slice.Wave.Soak == 0 && !w.slice.SoakChecks {
+		return true
+	}
+	if !w.soak.begun {
+		w.soak.begun = true
+		since := workflow.Now(ctx)
+		w.soak.until = since.Add(time.Duration(w.slice.Wave.Soak))
+		workflow.Go(ctx, func(ctx workflow.Context) {
+			if w.slice.SoakChecks {
+				w.soakChecked(ctx, since)
+			} else if err := workflow.NewTimerWithOptions(ctx, time.Duration(w.slice.Wave.Soak), workflow.TimerOptions{Summary: "Soak of wave " + w.slice.Wave.Name}).Get(ctx, nil); err != nil {
+				workflow.GetLogger(ctx).Warn("The soak's timer ended early", "error", err)
+				return
+			}
+			w.soak.over = true
+			w.changed = true
+		})
+	}
+	return w.soak.over
+}
+
+// soakChecked measures the wave's targets until its soak ends. A target that fails is failed; one that comes to no
+// conclusion makes the wave hold.
+func (w *walk) soakChecked(ctx workflow.Context, since time.Time) {
+	in := activities.CheckInput{Plan: w.subject.Plan, Version: w.subject.Version, During: policy.DuringSoak, Since: since, Until: w.soak.until}
+	for i, t := range w.state.Targets {
+		if t.State == policy.Succeeded || t.State == policy.NoChange {
+			in.Targets = append(in.Targets, activities.CheckedTarget{Name: t.Name, Baselines: w.details[i].baselines})
+		}
+	}
+	for len(in.Targets) > 0 && w.state.Control != policy.ControlStop && w.state.Breached == "" {
+		var out activities.CheckOutput
+		var err error
+		stoppable, cancel := workflow.WithCancel(ctx)
+		done := false
+		workflow.Go(ctx, func(workflow.Context) {
+			err = workflow.ExecuteActivity(checking(stoppable, ControlQueue, "Check the wave while it soaks"), acts.Check, in).Get(stoppable, &out)
+			done = true
+		})
+		if waitErr := workflow.Await(ctx, func() bool { return done || w.state.Control == policy.ControlStop || w.state.Breached != "" }); waitErr != nil {
+			err = waitErr
+		}
+		cancel()
+		if !done {
+			return
+		}
+		if err != nil {
+			for _, t := range in.Targets {
+				w.judged(ctx, activities.CheckVerdict{Target: t.Name, Verdict: policy.VerdictError, Reason: "its checks could not be carried out: " + cause(err)})
+			}
+			return
+		}
+		for _, v := range out.Changed {
+			w.judged(ctx, v)
+		}
+		w.changed = true
+		if out.Ended {
+			return
+		}
+		in.Targets = out.Targets
+	}
+	if left := w.soak.until.Sub(workflow.Now(ctx)); left > 0 && w.state.Control != policy.ControlStop && w.state.Breached == "" {
+		// Each target is decided; the rest of the soak is time.
+		if err := workflow.Sleep(ctx, left); err != nil {
+			workflow.GetLogger(ctx).Warn("The soak's timer ended early", "error", err)
+		}
+	}
+}
+
+// judged takes a soak's verdict on one target.
+func (w *walk) judged(ctx workflow.Context, v activities.CheckVerdict) {
+	for i := range w.state.Targets {
+		t := &w.state.Targets[i]
+		if t.Name != v.Target || t.InFlight || (t.State != policy.Succeeded && t.State != policy.NoChange) {
+			continue
+		}
+		t.Reason = clip("while the wave soaked: "+v.Reason, maxReason)
+		if v.Verdict != policy.VerdictFailed {
+			t.State, t.Held = policy.Waiting, true
+			continue
+		}
+		t.State, t.Counted = policy.Failed, true
+		w.goBack(ctx, i)
+	}
+}
