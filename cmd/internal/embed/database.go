@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -151,7 +150,7 @@ func (s *statements) Exec(statement string, _ ...any) error { return s.exec(stat
 
 // schemaDigest returns the digest of the schema that this server version creates.
 func schemaDigest() (string, error) {
-	var sum hash.Hash = sha256.New()
+	sum := sha256.New()
 	err := schema.SetupSchemaOnDB(&statements{exec: func(statement string) error {
 		_, err := fmt.Fprintf(sum, "%s;\n", strings.TrimSpace(statement))
 		return err

@@ -483,7 +483,7 @@ func TestUnusableDataFoldersAreRefused(t *testing.T) {
 			write(t, filepath.Join(dir, databaseFile), strings.Repeat("not a database", 100))
 		}, nil, "open database"},
 		{"somebody's folder", func(t *testing.T, dir string) {
-			if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // the point of the test
+			if err := os.Mkdir(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
 			write(t, filepath.Join(dir, "thesis.tex"), "")
@@ -521,7 +521,7 @@ func TestUnusableDataFoldersAreRefused(t *testing.T) {
 	}
 	t.Run("not writable", func(t *testing.T) {
 		dir := t.TempDir()
-		if err := os.Chmod(dir, 0o500); err != nil { //nolint:gosec // a folder needs its x bit
+		if err := os.Chmod(dir, 0o500); err != nil {
 			t.Fatal(err)
 		}
 		if os.Geteuid() == 0 {
@@ -538,7 +538,7 @@ func TestUnusableDataFoldersAreRefused(t *testing.T) {
 
 func TestAnEmptySharedFolderIsClosedToOthers(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the point of the test
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := prepareFolder(dir); err != nil {
