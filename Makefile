@@ -3,8 +3,9 @@
 GO ?= go
 BIN := $(CURDIR)/bin
 
-# A tree without git, or one that git refuses to read, builds too.
+# A tree without git, or one that git refuses to read, builds too; it is called "dev" and has no commit.
 VERSION = $(or $(shell git describe --tags --always --dirty 2>/dev/null),dev)
+BUILDVCS = $(if $(shell git rev-parse HEAD 2>/dev/null),true,false)
 VERSION_VAR := github.com/seed-a0a4f4e3/sluice/cmd/internal/cli.version
 
 GOLANGCI_LINT := $(BIN)/golangci-lint-v2.15.0
@@ -26,7 +27,7 @@ help: ## show this list
 
 .PHONY: build
 build: ## build bin/sluice and bin/sluice-dev
-	$(GO) build -buildvcs=false -ldflags '-s -w -X $(VERSION_VAR)=$(VERSION)' -o bin/ ./cmd/sluice ./cmd/sluice-dev
+	$(GO) build -buildvcs=$(BUILDVCS) -ldflags '-s -w -X $(VERSION_VAR)=$(VERSION)' -o bin/ ./cmd/sluice ./cmd/sluice-dev
 
 .PHONY: demo
 demo: build ## build, then walk a release through a simulated fleet
