@@ -90,7 +90,7 @@ func Target(cancellable workflow.Context, in TargetInput) (TargetResult, error) 
 		workflow.QueryHandlerOptions{Description: "Where this target stands."}); err != nil {
 		return TargetResult{}, err
 	}
-	listen(cancellable, ctx, func(c policy.Control) { t.control = c })
+	listen(cancellable, ctx, func(_ workflow.Context, c policy.Control) { t.control = c })
 	t.details(ctx)
 	if in.Direction == executors.Restore {
 		t.restore(ctx)
@@ -104,14 +104,14 @@ func Target(cancellable workflow.Context, in TargetInput) (TargetResult, error) 
 
 // listen passes controls on as they come; a cancellation of the workflow means stop. What is final stays: nothing
 // undoes a stop, and only a stop follows a finish.
-func listen(cancellable, ctx workflow.Context, set func(policy.Control)) {
+func listen(cancellable, ctx workflow.Context, set func(workflow.Context, policy.Control)) {
 	var last policy.Control
-	take := func(c policy.Control) {
+	take := func(ctx workflow.Context, c policy.Control) {
 		if last == policy.ControlStop || (last == policy.ControlFinish && c != policy.ControlStop) {
 			return
 		}
 		last = c
-		set(c)
+		set(ctx, c)
 	}
 	channel := workflow.GetSignalChannelWithOptions(ctx, controlSignal, workflow.SignalChannelOptions{
 		Description: "From the parent workflow only: run, pause, finish or stop. Operators send commands to the Rollout."})
@@ -119,12 +119,12 @@ func listen(cancellable, ctx workflow.Context, set func(policy.Control)) {
 		for {
 			var c policy.Control
 			channel.Receive(ctx, &c)
-			take(c)
+			take(ctx, c)
 		}
 	})
-	workflow.Go(ctx, func(workflow.Context) {
+	workflow.Go(ctx, func(ctx workflow.Context) {
 		cancellable.Done().Receive(ctx, nil)
-		take(policy.ControlStop)
+		take(ctx, policy.ControlStop)
 	})
 }
 
@@ -367,8 +367,8 @@ func (t *target) check(ctx workflow.Context, since time.Time) {
 	var out activities.CheckOutput
 	var err error
 	done := false
-	workflow.Go(ctx, func(workflow.Context) {
-		err = workflow.ExecuteActivity(checking(stoppable, TargetQueue, "Check the target"), acts.Check, in).Get(stoppable, &out)
+	workflow.Go(stoppable, func(ctx workflow.Context) {
+		err = workflow.ExecuteActivity(checking(ctx, TargetQueue, "Check the target"), acts.Check, in).Get(ctx, &out)
 		done = true
 	})
 	if waitErr := workflow.Await(ctx, func() bool { return done || t.control == policy.ControlStop }); waitErr != nil {

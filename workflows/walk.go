@@ -531,7 +531,7 @@ func (w *walk) setup(cancellable, ctx workflow.Context) error {
 		Description: `The targets, a page at a time. JSON: {"offset":0,"limit":100}`}); err != nil {
 		return err
 	}
-	listen(cancellable, ctx, func(c policy.Control) { w.control(ctx, c) })
+	listen(cancellable, ctx, w.control)
 	orders := workflow.GetSignalChannelWithOptions(ctx, targetSignal, workflow.SignalChannelOptions{
 		Description: "From the Rollout only. Operators send commands to the Rollout."})
 	workflow.Go(ctx, func(ctx workflow.Context) {

@@ -103,8 +103,8 @@ func (w *walk) soakChecked(ctx workflow.Context, since time.Time) {
 		var err error
 		stoppable, cancel := workflow.WithCancel(ctx)
 		done := false
-		workflow.Go(ctx, func(workflow.Context) {
-			err = workflow.ExecuteActivity(checking(stoppable, ControlQueue, "Check the wave while it soaks"), acts.Check, in).Get(stoppable, &out)
+		workflow.Go(stoppable, func(ctx workflow.Context) {
+			err = workflow.ExecuteActivity(checking(ctx, ControlQueue, "Check the wave while it soaks"), acts.Check, in).Get(ctx, &out)
 			done = true
 		})
 		if waitErr := workflow.Await(ctx, func() bool { return done || w.state.Control == policy.ControlStop || w.state.Breached != "" }); waitErr != nil {
