@@ -17,7 +17,7 @@ type Grid struct {
 	rows   [][]string
 }
 
-// NewGrid returns a table with this head.
+// NewGrid returns a table with this head. A head of empty cells is not written.
 func NewGrid(head ...string) *Grid { return &Grid{rows: [][]string{head}} }
 
 // Row adds a row. Missing cells are empty; line breaks inside a cell become spaces.
@@ -51,7 +51,11 @@ func (g *Grid) WriteTo(w io.Writer) (int64, error) {
 		}
 	}
 	var text strings.Builder
-	for _, row := range g.rows {
+	rows := g.rows
+	if strings.Join(rows[0], "") == "" {
+		rows = rows[1:]
+	}
+	for _, row := range rows {
 		var line strings.Builder
 		line.WriteString(g.Indent)
 		for column, wide := range widths {

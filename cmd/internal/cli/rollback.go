@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/spf13/cobra"
+	enumspb "go.temporal.io/api/enums/v1"
+
+	"github.com/seed-a0a4f4e3/sluice/cmd/internal/out"
+	"github.com/seed-a0a4f4e3/sluice/workflows"
+)
+
+// RollbackOptions are what `rollback` is asked.
+type RollbackOptions struct {
+	CommandOptions
+	Wait waitFlags
+}
+
+// NewCmdRollback returns the command; runF, when not nil, runs in place of it.
+func NewCmdRollback(f *Factory, runF func(*cobra.Command, *RollbackOptions) error) *cobra.Command {
+	o := &RollbackOptions{CommandOptions: CommandOptions{Factory: f, Name: workflows.RollBack,
+		Format: out.NewFormatFlag(out.Table, out.JSON, out.YAML, out.NDJSON)}}
+	use := commandUse{wave: "bring back only this wave; then the rollout holds", target: "bring back only this target; then the rollout holds"}
+	cmd := &cobra.Command{
+		Use:   "rollback DEPLOYMENT -e ENVIRONMENT",
+		Short: "Bring every target that was reached back to the version it had",
+		Long: `Bring every target that the rollout reached back to the version that was read from it before the change. While the rollout
+runs, nothing new starts from the moment that it hears of it; no window, approval, soak or freeze holds a rollback up. A
+rollout that has ended is taken back by a run of its own in the same lane. Accepted also while no worker is running: it
+begins when one comes.`,
+		Example: `  sluice rollback web -e Production --reason "write latency"
+  sluice rollback web -e Production --rollout 01JQ… --wait
+  sluice rollback web -e Production --target cluster-eu-1`,
+		Args: laneArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.parse(cmd, args, use); err != nil {
+				return err
+			}
+			if err := o.Wait.check(o.Format.Format()); err != nil {
+				return err
+			}
+			if runF != nil {
+				return runF(cmd, o)
+			}
+			return rollbackRun(cmd.Context(), o)
+		},
+	}
+	addCommandFlags(cmd, &o.CommandOptions, use)
+	cmd.Flag("rollout").Usage = "take back this rollout of the lane (default: the running one, else the last one)"
+	o.Wait.add(cmd)
+	return cmd
+}
+
+func rollbackRun(ctx context.Context, o *RollbackOptions) error {
+	f := o.Factory
+	t, err := f.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	r, err := t.latest(ctx, o.Lane)
+	if err != nil {
+		return err
+	}
+	if !r.open() {
+		return rollbackEnded(ctx, o, t, r)
+	}
+	if err := sendable(&o.CommandOptions, r); err != nil {
+		return err
+	}
+	sent, err := t.send(ctx, &o.CommandOptions, r)
+	if err != nil {
+		return err
+	}
+	refused := sent.Receipt != nil && !sent.Receipt.Accepted
+	if !o.Wait.Wait || o.DryRun || refused {
+		return writeSent(&o.CommandOptions, sent)
+	}
+	if sent.Receipt != nil {
+		f.note("accepted: %s", sent.Receipt.Answer)
+	}
+	return follow(ctx, f, t, followOptions{run: r, format: o.Format.Format(), wait: o.Wait, final: true, back: o.Target == "" && o.Wave == 0})
+}
+
+// rollbackEnded takes a rollout back that has ended, by a run of its own in the lane.
+func rollbackEnded(ctx context.Context, o *RollbackOptions, t *temporal, last run) error {
+	f := o.Factory
+	if o.Target != "" || o.Wave > 0 {
+		return usagef("rollout %s has ended; only a whole rollout can be taken back then, without --target and --wave", last.rollout)
+	}
+	by, err := f.actor(o.As)
+	if err != nil {
+		return err
+	}
+	r := last
+	if o.Rollout != "" {
+		if r, err = t.find(ctx, o.Lane, o.Rollout); err != nil {
+			return err
+		}
+	}
+	input, err := t.input(ctx, r)
+	if err != nil {
+		return err
+	}
+	if input.Mode == workflows.ModeRollback {
+		// The lane's last run took a rollout back; again means that rollout again: what is back already stays so.
+		if r, err = t.find(ctx, o.Lane, input.Of); err != nil {
+			return err
+		}
+		if input, err = t.input(ctx, r); err != nil {
+			return err
+		}
+	}
+	started := Started{Rollout: ulid.Make().String(), Mode: workflows.ModeRollback, Of: input.Rollout, Deployment: o.Lane.Deployment,
+		Environment: o.Lane.Environment, Version: input.Version, PlanDigest: input.PlanDigest, BundleDigest: input.BundleDigest, By: by, Reason: o.Reason, Workflow: o.Lane.id(), DryRun: o.DryRun}
+	f.note("%s: take back rollout %s of version %s (ended as %s); every target that it reached returns to the version it had", o.Lane, started.Of, input.Version.Name, shownState(r))
+	if o.DryRun {
+		started.Rollout = ""
+		return writeStarted(f, o.Format.Format(), started)
+	}
+	started.Run, err = t.start(ctx, o.Lane, workflows.RolloutInput{
+		Rollout: started.Rollout, Mode: workflows.ModeRollback, Of: started.Of, Deployment: started.Deployment, Environment: started.Environment,
+		Version: started.Version, BundleDigest: started.BundleDigest, By: by, Reason: o.Reason,
+	}, f.Program)
+	if err != nil {
+		return err
+	}
+	if found, err := t.polled(ctx, workflows.ControlQueue); err == nil && !found {
+		f.note("%s no worker is polling %s: the rollback is stored and begins when a worker comes (`%s worker`).", f.Notes.Warn("note:"), workflows.ControlQueue, f.Program)
+	}
+	if !o.Wait.Wait {
+		return writeStarted(f, o.Format.Format(), started)
+	}
+	return follow(ctx, f, t, followOptions{run: run{lane: o.Lane, id: started.Run, rollout: started.Rollout, status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING},
+		format: o.Format.Format(), wait: o.Wait, final: true, back: true})
+}
