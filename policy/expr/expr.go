@@ -354,6 +354,10 @@ func oneLine(issues *cel.Issues, scope Scope) error {
 	for _, issue := range issues.Errors() {
 		message := strings.TrimSuffix(issue.Message, " (in container '')")
 		message = strings.Join(strings.Fields(message), " ")
+		if before, _, ok := strings.Cut(message, " expecting {"); ok {
+			message = before // the parser's list of every token there is
+		}
+		message = strings.Replace(message, "mismatched input '<EOF>'", "it ends too early", 1)
 		if name, ok := strings.CutPrefix(message, "undeclared reference to "); ok {
 			message = fmt.Sprintf("unknown name %s; known here: %s", name, strings.Join(scope.variables(), ", "))
 		}

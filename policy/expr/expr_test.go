@@ -260,7 +260,7 @@ func TestCompile(t *testing.T) {
 		{`has(environment.labels)`, InSelector, `environment has no field "labels"; it has: name`},
 		{`[1].all(target, target > 0)`, InSelector, `"target" cannot name the element of a loop: it is a variable; choose another name`},
 		{`target.name = "x"`, InSelector, `column 13: Syntax error: token recognition error at: '= '; column 15: Syntax error: extraneous input '"x"' expecting <EOF>`},
-		{"true &&\n  target.name ==", InSelector, `line 2, column 17: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}`},
+		{"true &&\n  target.name ==", InSelector, `line 2, column 17: Syntax error: it ends too early`},
 		{`target.name.matches("(")`, InSelector, "column 21: invalid matches argument"},
 		{`now() > 1`, InSelector, `column 4: unknown name 'now'; known here: target, resource, environment, deployment, version`},
 		{strings.Repeat("!", 4097), InSelector, `is 4097 bytes long; at most 4096 are allowed`},

@@ -50,7 +50,9 @@ func (s *session) document(n *node) {
 	} else if typeName = f.s.text(f.need("type", typeHint()), "type"); typeName == "" {
 		return
 	}
-	f.asked = append(f.asked, "type")
+	if len(f.asked) == 0 {
+		f.asked = []string{"type"}
+	}
 	types := documentTypes()
 	i := slices.IndexFunc(types, func(t documentType) bool { return t.name == typeName })
 	if i < 0 {
@@ -295,10 +297,7 @@ func (s *session) configFaults(err error, config *node, path string) {
 	for _, fault := range providerFaults(err) {
 		at := path
 		if fault.Path != "" {
-			at = path + "." + fault.Path
-			if strings.HasPrefix(fault.Path, "[") {
-				at = path + fault.Path
-			}
+			at = join(path, fault.Path)
 		}
 		s.fault(locate(config, fault.Path), at, "%s", fault.Message)
 	}
@@ -354,7 +353,7 @@ func (s *session) templates(n *node, path string, roots []string, args []string)
 		}
 	case mapKind:
 		for _, e := range n.entries {
-			s.templates(e.value, path+"."+e.key, roots, args)
+			s.templates(e.value, join(path, e.key), roots, args)
 		}
 	}
 }

@@ -36,14 +36,20 @@ func (s *session) fields(n *node, path string) *fields {
 }
 
 // at is the path of a field.
-func (f *fields) at(name string) string {
-	if f.path == "" {
+func (f *fields) at(name string) string { return join(f.path, name) }
+
+// join is the path of what stands under path: `Policy "production" rules`, `Policy "production" rules[0].waves`.
+func join(path, name string) string {
+	switch {
+	case path == "":
 		return name
+	case strings.HasPrefix(name, "["):
+		return path + name
+	case strings.HasSuffix(path, `"`) || !strings.Contains(path, " "):
+		return path + " " + name
+	default:
+		return path + "." + name
 	}
-	if strings.HasSuffix(f.path, `"`) || !strings.ContainsAny(f.path, " ") {
-		return f.path + " " + name
-	}
-	return f.path + "." + name
 }
 
 // take returns a field's value, or nil if it is not written. A field that is written without a value is a fault.
@@ -104,20 +110,12 @@ func (s *session) text(n *node, path string) string {
 	case n == nil || n.kind == brokenKind:
 		return ""
 	case n.kind == listKind || n.kind == mapKind || n.kind == nullKind:
-		s.fault(n.place, path, "must be a text, not %s%s", n.is(), templateHint(n))
+		s.fault(n.place, path, "must be a text, not %s", n.is())
 		return ""
 	case n.text == "":
 		s.fault(n.place, path, "must not be empty")
 	}
 	return n.text
-}
-
-// templateHint recognises a template that YAML has taken for a mapping.
-func templateHint(n *node) string {
-	if n.kind == mapKind && len(n.entries) == 0 {
-		return "; a template needs quotes: '{{…}}'"
-	}
-	return ""
 }
 
 // oneOf reads a text out of a closed set.
@@ -329,7 +327,7 @@ func (s *session) list(n *node, path, of string) []*node {
 		s.fault(n.place, path, "must be a list of %s, not %s", of, n.is())
 		return nil
 	case len(n.items) == 0:
-		s.fault(n.place, path, "must not be empty; write %s, or leave the field out", of)
+		s.fault(n.place, path, "must not be empty; write %s", of)
 	}
 	return n.items
 }

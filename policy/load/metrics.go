@@ -16,6 +16,7 @@ const defaultErrorLimit = 4
 
 // metric is a Check or one use of a metric, as written: what is nil was not written.
 type metric struct {
+	node  *node
 	place policy.Place
 	path  string
 	name  string
@@ -26,9 +27,9 @@ type metric struct {
 	config     json.RawMessage
 	success    policy.Expression
 	failure    policy.Expression
-	// conditionPlace and providerPlace say where the fields above stand, for faults about their arguments.
-	args     map[string]any          // a Check: its defaults; a use: what it gives
-	argPlace map[string]policy.Place // where each argument stands
+	// args are, of a Check, its defaults; of a use, what it gives. argPlace is where each stands.
+	args     map[string]any
+	argPlace map[string]policy.Place
 
 	interval, initialDelay                         *policy.Duration
 	count, failureLimit, inconclusiveLimit         *int
@@ -104,7 +105,7 @@ func (s *session) verification(n *node, path string, p *policy.Policy) {
 // metric reads the fields that a Check and a metric have in common; check is nil in a Check document.
 func (s *session) metric(f *fields, check *string) *metric {
 	before := len(s.faults)
-	m := &metric{place: f.n.place, path: f.path}
+	m := &metric{node: f.n, place: f.n.place, path: f.path}
 	if check == nil {
 		f.asked = append(f.asked, "name")
 		f.text("description")
@@ -191,17 +192,20 @@ func (s *session) conditionArguments(place policy.Place, path, source string, de
 // metricTemplates are the variables that a query's templates may name.
 var metricTemplates = []string{"target", "resource", "environment", "deployment", "version", "args"}
 
+// metricFields are the fields of a metric, to tell them from those of a provider that is written flat.
+var metricFields = []string{
+	"type", "name", "description", "check", "args", "provider", "connection", "successCondition", "failureCondition",
+	"interval", "initialDelay", "count", "failureLimit", "inconclusiveLimit", "consecutiveErrorLimit",
+	"consecutiveSuccessLimit", "dryRun", "onNoData", "during", "scope", "baseline",
+}
+
 // provider reads `provider: {type, connection, …}`, or `provider: type` with the rest beside it.
 func (s *session) provider(f *fields, m *metric, check *string, declared []string) {
-	f.notYet("providers")
 	n := f.take("provider")
 	if n == nil {
 		return
 	}
-	kinds := make([]string, len(s.loader.providers))
-	for i, k := range s.loader.providers {
-		kinds[i] = k.Name
-	}
+	kinds := s.providerNames()
 	config := &node{kind: mapKind, place: n.place}
 	path := f.at("provider")
 	var typeNode, connection *node
@@ -218,18 +222,14 @@ func (s *session) provider(f *fields, m *metric, check *string, declared []strin
 			}
 		}
 	case textKind:
-		typeNode, connection = n, f.take("connection")
-		f.asked = append(f.asked, "name", "check", "baseline")
+		typeNode, connection, path = n, f.take("connection"), f.path
 		for _, e := range f.n.entries {
 			// What is no field of a metric is the provider's, unless it looks like a misspelt one.
-			if slices.Contains(f.asked, e.key) || suggest(e.key, f.asked) != "" || e.key == "type" {
-				continue
+			if !slices.Contains(f.asked, e.key) && !slices.Contains(metricFields, e.key) && suggest(e.key, metricFields) == "" {
+				config.entries = append(config.entries, e)
+				f.asked = append(f.asked, e.key)
 			}
-			config.entries = append(config.entries, e)
-			defer func() { f.asked = append(f.asked, e.key) }()
 		}
-		f.asked = slices.DeleteFunc(f.asked, func(name string) bool { return name == "baseline" })
-		path = f.path
 	default:
 		s.fault(n.place, path, "must be a mapping with `type`, or a type; types are: %s", strings.Join(kinds, ", "))
 		return
@@ -268,12 +268,16 @@ func (s *session) provider(f *fields, m *metric, check *string, declared []strin
 	}
 }
 
-func (s *session) providerHint() string {
-	kinds := make([]string, len(s.loader.providers))
+func (s *session) providerNames() []string {
+	names := make([]string, len(s.loader.providers))
 	for i, k := range s.loader.providers {
-		kinds[i] = k.Name
+		names[i] = k.Name
 	}
-	return "a mapping with `type`, one of " + strings.Join(kinds, ", ")
+	return names
+}
+
+func (s *session) providerHint() string {
+	return "a mapping with `type`, one of " + strings.Join(s.providerNames(), ", ")
 }
 
 // resolveMetrics completes each metric from the Check or the metric that it stands on, and checks it whole.
@@ -321,8 +325,8 @@ func (s *session) resolve(m *metric, in *verification) *metric {
 		return nil
 	}
 	declared := argumentNames(&whole)
-	s.conditionArguments(m.place, m.path+".successCondition", string(m.success), declared)
-	s.conditionArguments(m.place, m.path+".failureCondition", string(m.failure), declared)
+	s.conditionArguments(keyPlace(m.node, "successCondition"), m.path+".successCondition", string(m.success), declared)
+	s.conditionArguments(keyPlace(m.node, "failureCondition"), m.path+".failureCondition", string(m.failure), declared)
 	if !s.limitsFit(&whole) {
 		return nil
 	}
@@ -335,7 +339,7 @@ func (s *session) base(m *metric, in *verification) *metric {
 		base, ok := s.checks[m.check]
 		if !ok {
 			names := slices.Sorted(maps.Keys(s.checks))
-			s.fault(m.place, m.path+".check", "no Check of the name %q%s", m.check, knownOr(suggest(m.check, names), names))
+			s.fault(keyPlace(m.node, "check"), m.path+".check", "no Check of the name %q%s", m.check, knownOr(suggest(m.check, names), names))
 		}
 		return base
 	}
@@ -390,11 +394,7 @@ func (m *metric) over(base *metric) metric {
 	if whole.provider == "" {
 		whole.provider, whole.connection, whole.config = base.provider, base.connection, base.config
 	}
-	if whole.success == "" && whole.failure == "" {
-		whole.success, whole.failure = base.success, base.failure
-	} else {
-		whole.success, whole.failure = or(whole.success, base.success), or(whole.failure, base.failure)
-	}
+	whole.success, whole.failure = or(whole.success, base.success), or(whole.failure, base.failure)
 	whole.interval, whole.initialDelay = or(whole.interval, base.interval), or(whole.initialDelay, base.initialDelay)
 	whole.count = or(whole.count, base.count)
 	whole.failureLimit = or(whole.failureLimit, base.failureLimit)
@@ -430,7 +430,7 @@ func (s *session) fillArguments(whole, use, base *metric) bool {
 	}
 	for _, name := range declared {
 		if whole.args[name] == nil {
-			s.fault(use.place, use.path+".args", "the argument %q is required: the Check has no default for it", name)
+			s.fault(keyPlace(use.node, "args"), use.path+".args", "the argument %q is required: the Check has no default for it", name)
 			fine = false
 		}
 	}
@@ -442,24 +442,24 @@ func (s *session) limitsFit(m *metric) bool {
 	before := len(s.faults)
 	count := value(m.count, 1)
 	if count > 1 && m.interval == nil {
-		s.fault(m.place, m.path+".interval", "is required: count is %d, so the metric is measured again", count)
+		s.fault(keyPlace(m.node, "count"), m.path+".interval", "is required: count is %d, so the metric is measured again", count)
 	} else if m.interval == nil && (m.during == policy.DuringSoak || m.during == policy.DuringBoth) {
-		s.fault(m.place, m.path+".interval", "is required: during is %s, and a soak is measured again until it ends", m.during)
+		s.fault(keyPlace(m.node, "during"), m.path+".interval", "is required: during is %s, and a soak is measured again until it ends", m.during)
 	}
 	failures, successes := value(m.failureLimit, 0), value(m.consecutiveSuccessLimit, 0)
 	switch {
 	case failures >= count:
 		if failures > 0 {
-			s.fault(m.place, m.path+".failureLimit", "%d can never be exceeded within a count of %d; write at most %d, or raise count", failures, count, count-1)
+			s.fault(keyPlace(m.node, "failureLimit"), m.path+".failureLimit", "%d can never be exceeded within a count of %d; write at most %d, or raise count", failures, count, count-1)
 		}
 	case successes > 0 && failures+successes > count && successes <= count:
-		s.fault(m.place, m.path+".consecutiveSuccessLimit", "%d cannot be met within a count of %d after %d failures; raise count", successes, count, failures)
+		s.fault(keyPlace(m.node, "consecutiveSuccessLimit"), m.path+".consecutiveSuccessLimit", "%d cannot be met within a count of %d after %d failures; raise count", successes, count, failures)
 	}
 	if inconclusive := value(m.inconclusiveLimit, 0); inconclusive > 0 && inconclusive >= count {
-		s.fault(m.place, m.path+".inconclusiveLimit", "%d can never be exceeded within a count of %d; write at most %d, or raise count", inconclusive, count, count-1)
+		s.fault(keyPlace(m.node, "inconclusiveLimit"), m.path+".inconclusiveLimit", "%d can never be exceeded within a count of %d; write at most %d, or raise count", inconclusive, count, count-1)
 	}
 	if successes > count {
-		s.fault(m.place, m.path+".consecutiveSuccessLimit", "%d cannot be met within a count of %d; write at most %d, or raise count", successes, count, count)
+		s.fault(keyPlace(m.node, "consecutiveSuccessLimit"), m.path+".consecutiveSuccessLimit", "%d cannot be met within a count of %d; write at most %d, or raise count", successes, count, count)
 	}
 	return len(s.faults) == before
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/seed-a0a4f4e3/sluice/policy"
 	"github.com/seed-a0a4f4e3/sluice/policy/expr"
@@ -22,7 +23,7 @@ func rules() []rule {
 		{"approval", func(s *session, n *node, path string, p *policy.Policy) { p.Approval = s.approval(n, path) }},
 		{"failureThreshold", (*session).failureThreshold},
 		{"rollback", (*session).rollback},
-		{"soak", nil}, // read by soak, because it has several spellings
+		{"soak", (*session).soak},
 		{"eligibility", nil},
 		{"gradualRollout", nil},
 		{"environmentProgression", nil},
@@ -39,7 +40,7 @@ func rules() []rule {
 func supportedRules() []string {
 	var names []string
 	for _, r := range rules() {
-		if r.read != nil || r.name == "soak" {
+		if r.read != nil {
 			names = append(names, r.name)
 		}
 	}
@@ -106,7 +107,7 @@ func (s *session) rule(n *node, path string, p *policy.Policy, written map[strin
 		known := supportedRules()
 		s.fault(e.place, path, "unknown rule%s", didYouMean(name, allRules(), "one of "+strings.Join(known, ", ")))
 		return
-	case name != "soak" && rules()[i].read == nil:
+	case rules()[i].read == nil:
 		s.fault(e.place, path, "the rule is not supported yet; supported are: %s", strings.Join(supportedRules(), ", "))
 		return
 	}
@@ -119,14 +120,21 @@ func (s *session) rule(n *node, path string, p *policy.Policy, written map[strin
 		s.fault(e.place, path, "has no value; write one, or leave the rule out")
 		return
 	}
-	if name == "soak" {
-		f := &fields{s: s, n: n, path: strings.TrimSuffix(path, "."+e.key)}
-		if soak := f.duration("soak", false); soak != nil {
-			p.Soak = *soak
-		}
-		return
-	}
 	rules()[i].read(s, e.value, path, p)
+}
+
+// soak reads the rule in any of its spellings: soak, soakSeconds, soakMinutes.
+func (s *session) soak(n *node, path string, p *policy.Policy) {
+	var unit time.Duration
+	switch {
+	case strings.HasSuffix(path, "Seconds"):
+		unit = time.Second
+	case strings.HasSuffix(path, "Minutes"):
+		unit = time.Minute
+	}
+	if soak := s.duration(n, path, unit, false); soak != nil {
+		p.Soak = *soak
+	}
 }
 
 func allRules() []string {

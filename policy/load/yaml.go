@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	goccy "github.com/goccy/go-yaml"
@@ -94,7 +95,11 @@ func (s *session) parse(file File) []*node {
 		return nil
 	}
 	var documents []*node
-	decoder := yaml.NewDecoder(bytes.NewReader(file.Data))
+	data := file.Data
+	if strings.HasSuffix(strings.ToLower(file.Name), ".json") && json.Valid(data) {
+		data = plainEscapes(data)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	for {
 		var root yaml.Node
 		err := decodeYAML(decoder, &root)
@@ -148,6 +153,34 @@ func (s *session) split(n *node) []*node {
 	}
 }
 
+// plainEscapes writes out the two escapes of JSON that YAML lacks: `\/`, and a character beyond 16 bits as a pair of \u.
+func plainEscapes(data []byte) []byte {
+	var out []byte
+	for i := 0; i < len(data); i++ {
+		if data[i] != '\\' || i+1 == len(data) {
+			out = append(out, data[i])
+			continue
+		}
+		switch {
+		case data[i+1] == '/':
+			out = append(out, '/')
+		case data[i+1] == 'u' && i+12 <= len(data) && data[i+6] == '\\' && data[i+7] == 'u':
+			high, errHigh := strconv.ParseUint(string(data[i+2:i+6]), 16, 16)
+			low, errLow := strconv.ParseUint(string(data[i+8:i+12]), 16, 16)
+			if r := utf16.DecodeRune(rune(high), rune(low)); errHigh == nil && errLow == nil && r != utf8.RuneError {
+				out = utf8.AppendRune(out, r)
+				i += 11
+				continue
+			}
+			out = append(out, data[i], data[i+1])
+		default:
+			out = append(out, data[i], data[i+1])
+		}
+		i++
+	}
+	return out
+}
+
 func invalidUTF8(data []byte) int {
 	for at := 0; at < len(data); {
 		r, size := utf8.DecodeRune(data[at:])
@@ -159,7 +192,10 @@ func invalidUTF8(data []byte) int {
 	return -1
 }
 
-var yamlLine = regexp.MustCompile(`^line (\d+): `)
+var (
+	yamlLine      = regexp.MustCompile(`^line (\d+): `)
+	unknownAnchor = regexp.MustCompile(`^unknown anchor '(.+)' referenced$`)
+)
 
 // syntaxFault reports a text that is not YAML, as precisely as can be told.
 func (s *session) syntaxFault(file File, err error) {
@@ -170,10 +206,16 @@ func (s *session) syntaxFault(file File, err error) {
 		message = strings.TrimPrefix(message, match[0])
 	}
 	place := policy.Place{File: file.Name, Line: line, Column: 1}
-	if better, ok := diagnose(file.Data); ok {
+	if match := unknownAnchor.FindStringSubmatch(message); match != nil {
+		if at := bytes.Index(file.Data, []byte("*"+match[1])); at >= 0 {
+			place.Line = 1 + bytes.Count(file.Data[:at], []byte("\n"))
+			place.Column = at - bytes.LastIndexByte(file.Data[:at], '\n')
+		}
+	} else if better, ok := diagnose(file.Data); ok {
 		place.Line, place.Column = better.Token.Position.Line, better.Token.Position.Column
 		message = better.Message
 	}
+	message = strings.ReplaceAll(message, "character '\t'", "a tab")
 	s.fault(place, "", "not YAML: %s", strings.Join(strings.Fields(message), " "))
 }
 
@@ -268,6 +310,7 @@ func (c *conversion) mapping(n *yaml.Node, depth int) *node {
 	defer delete(c.active, n)
 	converted := &node{kind: mapKind, place: c.at(n)}
 	written := map[string]policy.Place{}
+	faults := len(c.session.faults)
 	var merges []*yaml.Node
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
@@ -295,6 +338,9 @@ func (c *conversion) mapping(n *yaml.Node, depth int) *node {
 	}
 	for _, merge := range merges {
 		c.merge(converted, merge, written, depth)
+	}
+	if len(converted.entries) == 0 && len(c.session.faults) > faults {
+		converted.kind = brokenKind // such as a template without quotes, which YAML takes for a mapping
 	}
 	return converted
 }
@@ -409,7 +455,7 @@ func (s *session) value(n *node, path string) any {
 	default:
 		m := make(map[string]any, len(n.entries))
 		for _, e := range n.entries {
-			m[e.key] = s.value(e.value, path+"."+e.key)
+			m[e.key] = s.value(e.value, join(path, e.key))
 		}
 		return m
 	}
