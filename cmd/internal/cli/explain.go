@@ -35,6 +35,8 @@ type Explanation struct {
 	State       workflows.Phase `json:"state"`
 	Reason      string          `json:"reason,omitempty"`
 	Waits       []ExplainedWait `json:"waits"`
+	// Unknown, when not empty, says why the waits are not known: only a worker can tell them.
+	Unknown string `json:"unknown,omitempty"`
 	// Target is there when one was asked for.
 	Target *workflows.TargetStatus `json:"target,omitempty"`
 	// TargetNote says what the target's state does not.
@@ -85,11 +87,12 @@ func explainRun(ctx context.Context, o *ExplainOptions) error {
 		return err
 	}
 	defer t.Close()
-	status, err := t.lookUp(ctx, f, o.Lane, o.Rollout)
+	status, remark, err := t.lookUp(ctx, f, o.Lane, o.Rollout)
 	if err != nil {
 		return err
 	}
 	e := explanation(f.Program, status)
+	e.Unknown = remark
 	if o.Target != "" {
 		if e.Target, e.TargetNote, err = t.explainTarget(ctx, status, o.Target); err != nil {
 			return err
@@ -142,7 +145,9 @@ func (t *temporal) explainTarget(ctx context.Context, s workflows.RolloutStatus,
 	}
 	switch {
 	case len(s.Waves) == 0:
-		return nil, "the rollout has no plan yet, or no worker answers", nil
+		return nil, "nothing is known of it: the rollout has no plan yet, or no worker answers", nil
+	case len(unopened) > 0 && s.State.Ended():
+		return nil, fmt.Sprintf("the rollout ended before it came to this target; waves that were never opened: %s; or left out: `plan --targets` says which", strings.Join(unopened, ", ")), nil
 	case len(unopened) > 0:
 		return nil, fmt.Sprintf("in no wave that has been opened; it is in one of the waves still to come, %s, or left out: `plan --targets` says which", strings.Join(unopened, ", ")), nil
 	}
@@ -187,12 +192,13 @@ func writeExplanation(f *Factory, e Explanation, s workflows.RolloutStatus) erro
 		writeLifts(&text, f, s, wait.Wait)
 	}
 	if len(e.Waits) == 0 {
-		text.WriteString("\nIt waits for nothing")
 		switch {
 		case e.State.Ended():
-			text.WriteString(": it has ended.\n")
+			text.WriteString("\nIt waits for nothing: it has ended.\n")
+		case e.Unknown != "":
+			text.WriteString("\nWhat it waits for only a worker can tell.\n")
 		default:
-			text.WriteString(" but its own work.\n")
+			text.WriteString("\nIt waits for nothing but its own work.\n")
 		}
 	}
 	if e.Target != nil {

@@ -318,6 +318,9 @@ func (p *picture) end() {
 	}
 }
 
+// own is how the timeline names what nobody asked for.
+const own = "sluice"
+
 // lines writes what has changed since the last status, one line each.
 type lines struct {
 	f      *Factory
@@ -340,17 +343,21 @@ func (p *lines) status(s workflows.RolloutStatus, remark string) error {
 	if p.seen == nil {
 		p.seen, p.waits = map[workflows.Event]bool{}, map[string]bool{}
 	}
+	told := p.last != nil && p.last.State == s.State && p.last.Reason == s.Reason
 	for _, e := range s.Timeline {
-		if !p.seen[e] {
-			p.seen[e] = true
-			who := ""
-			if e.Who != "" {
-				who = " by " + out.Clean(e.Who)
-			}
-			p.line(e.At, "%s%s%s", out.Clean(e.What), who, because(e.Why))
+		if p.seen[e] {
+			continue
 		}
+		p.seen[e] = true
+		// The timeline ends with the state: once is enough.
+		told = told || e.What == string(s.State)
+		who := ""
+		if e.Who != "" && e.Who != own {
+			who = " by " + out.Clean(e.Who)
+		}
+		p.line(e.At, "%s%s%s", out.Clean(e.What), who, because(e.Why))
 	}
-	if p.last == nil || p.last.State != s.State || p.last.Reason != s.Reason {
+	if !told {
 		p.line(p.f.Now(), "%s%s", paintState(p.style, s.State), because(s.Reason))
 	}
 	for i, wave := range s.Waves {

@@ -163,7 +163,7 @@ func (t *temporal) send(ctx context.Context, o *CommandOptions, r run) (Sent, er
 		}
 		sent.Payload.ID = ""
 		if sent.Touches = touches(o, status); remark != "" {
-			sent.Touches += "; " + remark
+			f.note("%s %s; the numbers are not known.", f.Notes.Warn("note:"), remark)
 		}
 		return sent, nil
 	}
@@ -237,11 +237,14 @@ func (t *temporal) receipt(ctx context.Context, r run, id string) (*workflows.Re
 
 // touches says what a command would do as things stand. What it really does is the rollout's to decide.
 func touches(o *CommandOptions, s workflows.RolloutStatus) string {
-	inFlight := 0
+	flying, reached := 0, s.Counts[policy.Succeeded]+s.Counts[policy.Failed]+s.Counts[policy.NeedsRecovery]
 	for _, wave := range s.Waves {
-		inFlight += wave.InFlight
+		flying += wave.InFlight
 	}
-	reached := s.Counts[policy.Succeeded] + s.Counts[policy.Failed] + s.Counts[policy.NeedsRecovery] + inFlight
+	upTo, inFlight := "up to "+counted(reached+flying, "target"), counted(flying, "target")
+	if len(s.Waves) == 0 {
+		upTo, inFlight = "the targets", "targets"
+	}
 	scope := "the rollout"
 	switch {
 	case o.Target != "":
@@ -252,15 +255,15 @@ func touches(o *CommandOptions, s workflows.RolloutStatus) string {
 	switch o.Name {
 	case workflows.RollBack:
 		if scope == "the rollout" {
-			return fmt.Sprintf("nothing new starts; up to %s that the change reached go back to the version they had (%s)", counted(reached, "target"), countsOf(s.Counts))
+			return fmt.Sprintf("nothing new starts; %s that the change reached go back to the version they had", upTo)
 		}
 		return fmt.Sprintf("nothing new starts; what the change reached of %s goes back to the version it had, then the rollout holds", scope)
 	case workflows.Reject:
-		return fmt.Sprintf("nothing new starts; then what the plan's onReject says, by default up to %s go back", counted(reached, "target"))
+		return fmt.Sprintf("nothing new starts; then what the plan's onReject says, by default %s that the change reached go back", upTo)
 	case workflows.Abort:
-		return fmt.Sprintf("nothing new starts and nothing goes back; %s in flight reach a safe point", counted(inFlight, "target"))
+		return fmt.Sprintf("nothing new starts and nothing goes back; %s in flight reach a safe point", inFlight)
 	case workflows.Pause:
-		return fmt.Sprintf("nothing new starts until resume; %s in flight finish their steps", counted(inFlight, "target"))
+		return fmt.Sprintf("nothing new starts until resume; %s in flight finish their steps", inFlight)
 	case workflows.Resume:
 		return fmt.Sprintf("%s goes on", scope)
 	case workflows.Approve:

@@ -65,7 +65,7 @@ func statusRun(ctx context.Context, o *StatusOptions) error {
 		return err
 	}
 	defer t.Close()
-	status, err := t.lookUp(ctx, f, o.Lane, o.Rollout)
+	status, _, err := t.lookUp(ctx, f, o.Lane, o.Rollout)
 	if err != nil {
 		return err
 	}
@@ -75,15 +75,15 @@ func statusRun(ctx context.Context, o *StatusOptions) error {
 	return writeStatus(f.Out, f, f.Style, status)
 }
 
-// lookUp finds a run and asks it for its status; a remark on how much is known goes to stderr.
-func (t *temporal) lookUp(ctx context.Context, f *Factory, l lane, rollout string) (workflows.RolloutStatus, error) {
+// lookUp finds a run and asks it for its status. A remark on how little is known goes to stderr too.
+func (t *temporal) lookUp(ctx context.Context, f *Factory, l lane, rollout string) (status workflows.RolloutStatus, remark string, err error) {
 	r, err := t.find(ctx, l, rollout)
 	if err != nil {
-		return workflows.RolloutStatus{}, err
+		return status, "", err
 	}
-	status, remark, err := t.status(ctx, r)
+	status, remark, err = t.status(ctx, r)
 	if remark != "" {
-		f.note("%s %s", f.Notes.Warn("note:"), remark)
+		f.note("%s %s.", f.Notes.Warn("note:"), remark)
 	}
-	return status, err
+	return status, remark, err
 }

@@ -311,9 +311,9 @@ func (t *temporal) status(ctx context.Context, r run) (status workflows.RolloutS
 	if err != nil {
 		return status, "", err
 	}
-	remark = fmt.Sprintf("no worker answers, so this is only what Temporal itself knows: %s", oneLine(cause.Error()))
+	remark = "no worker answered, so this is only what Temporal itself knows"
 	if !errors.Is(cause, errNoAnswer) {
-		remark = fmt.Sprintf("the rollout's own status cannot be had, so this is only what Temporal itself knows: %s", oneLine(cause.Error()))
+		remark = fmt.Sprintf("the rollout cannot tell its status, so this is only what Temporal itself knows: %s", oneLine(cause.Error()))
 	} else if found, err := t.polled(ctx, workflows.ControlQueue); err == nil && !found {
 		remark = fmt.Sprintf("no worker is polling %s, so this is only what Temporal itself knows", workflows.ControlQueue)
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -9,6 +10,10 @@ import (
 
 	"github.com/seed-a0a4f4e3/sluice/cmd/internal/out"
 )
+
+// version is what a build calls itself; the linker writes it (see VERSION_VAR in the Makefile). Empty: the module's own
+// version, if there is one.
+var version string
 
 // VersionOptions are what `version` is asked.
 type VersionOptions struct {
@@ -64,14 +69,12 @@ func versionRun(o *VersionOptions) error {
 
 // buildVersion reads what the toolchain wrote.
 func buildVersion() Version {
-	v := Version{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	v := Version{Version: cmp.Or(version, "(devel)"), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v
 	}
-	if info.Main.Version != "" {
-		v.Version = info.Main.Version
-	}
+	v.Version = cmp.Or(version, info.Main.Version, v.Version)
 	for _, setting := range info.Settings {
 		switch setting.Key {
 		case "vcs.revision":
