@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -337,7 +338,8 @@ func TestConcurrentUse(t *testing.T) {
 // Fails if the cache grows without bound.
 func TestCacheIsBounded(t *testing.T) {
 	for i := range cacheLimit + 100 {
-		_, _ = compile(strings.Repeat(" ", i%4000)+"1"+strings.Repeat(" ", i/4000), false)
+		blank := strings.NewReplacer("0", " ", "1", "\t").Replace(fmt.Sprintf("%013b", i))
+		_, _ = compile(blank, false) // refused, and kept as refused
 	}
 	if got := len(compiled.entries); got > cacheLimit {
 		t.Errorf("the cache holds %d programs; at most %d are allowed", got, cacheLimit)
@@ -444,6 +446,19 @@ func TestRenderJSON(t *testing.T) {
 	} {
 		if _, err := RenderJSON(json.RawMessage(raw), someVars(t).Map(), nil); message(err) != want {
 			t.Errorf("%s:\n got %v\nwant %s", raw, err, want)
+		}
+	}
+}
+
+func BenchmarkMatches(b *testing.B) {
+	snap := inventory.Snapshot{}
+	for i := range 5000 {
+		snap.Targets = append(snap.Targets, inventory.Target{Name: fmt.Sprint(i), Metadata: map[string]any{"tier": float64(i % 4), "region": "us-east"}})
+	}
+	exprs := []policy.Expression{`target.metadata.tier == 3 && target.metadata.region in ["us-east", "us-west"]`, `target.metadata.region`, `target.metadata.state != "down"`}
+	for b.Loop() {
+		if _, err := Matches(b.Context(), exprs, snap, Vars{}); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

@@ -259,9 +259,9 @@ func (s *session) step(n *node, path string) policy.Step {
 		s.stepConfig(&step, s.loader.executors[i], e, f.at(e.key))
 	}
 	f.asked = append(f.asked, kinds...)
-	faults := len(s.faults)
+	faults := s.found
 	f.end()
-	if step.Kind == "" && len(s.faults) == faults {
+	if step.Kind == "" && s.found == faults {
 		s.fault(n.place, path, "names no executor; write one of: %s", strings.Join(kinds, ", "))
 	}
 	return step
@@ -278,10 +278,10 @@ func (s *session) stepConfig(step *policy.Step, kind executors.Kind, e entry, pa
 		s.fault(e.place, path, "has no value; write the executor's configuration")
 		return
 	}
-	before := len(s.faults)
+	before := s.found
 	step.Config = s.json(e.value, path)
 	s.templates(e.value, path, stepTemplates, nil)
-	if len(s.faults) > before {
+	if s.found > before {
 		return
 	}
 	traits, err := kind.Decode(step.Config)

@@ -338,7 +338,7 @@ func (f *fields) expression(name string, scope expr.Scope) policy.Expression {
 }
 
 func (s *session) expression(n *node, path string, scope expr.Scope) policy.Expression {
-	source := s.text(n, path)
+	source := strings.TrimSpace(s.text(n, path)) // a block text ends with a line break
 	if source == "" {
 		return ""
 	}

@@ -26,6 +26,8 @@ const (
 	maxFileBytes  = 4 << 20
 	maxTotalBytes = 16 << 20
 	maxFiles      = 1000
+	// maxFaults is how many faults are listed; the rest is counted. More is one mistake repeated, or no documents at all.
+	maxFaults = 1000
 )
 
 // Registry is what the documents may name, a visible list of each.
@@ -84,10 +86,10 @@ func (l *Loader) Files(files []File) (policy.Bundle, error) {
 		}
 	}
 	s.finish()
-	if len(s.faults) == 0 && s.documents == 0 {
+	if s.found == 0 && s.documents == 0 {
 		s.fault(policy.Place{}, "", "no documents found; each begins with `type:` and `name:`")
 	}
-	if len(s.faults) == 0 {
+	if s.found == 0 {
 		return s.bundle, nil
 	}
 	slices.SortStableFunc(s.faults, func(a, b policy.Fault) int {
@@ -97,6 +99,9 @@ func (l *Loader) Files(files []File) (policy.Bundle, error) {
 			cmp.Compare(a.Place.Column, b.Place.Column),
 		)
 	})
+	if unlisted := s.found - len(s.faults); unlisted > 0 {
+		s.faults = append(s.faults, policy.Fault{Message: fmt.Sprintf("%d more faults are not listed; mend these first", unlisted)})
+	}
 	return policy.Bundle{}, s.faults
 }
 
@@ -178,6 +183,7 @@ type session struct {
 	loader    *Loader
 	fileOrder map[string]int
 	faults    policy.Faults
+	found     int // faults, those beyond maxFaults too
 	bundle    policy.Bundle
 	documents int
 	// expanded counts the nodes made so far, aliases written out.
@@ -197,6 +203,9 @@ type reference struct {
 }
 
 func (s *session) fault(place policy.Place, path, format string, args ...any) {
+	if s.found++; s.found > maxFaults {
+		return
+	}
 	s.faults = append(s.faults, policy.Fault{Place: place, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 

@@ -211,14 +211,16 @@ func TestBounds(t *testing.T) {
 		"deep but allowed": {[]File{{"a.yml", []byte("type: Resource\nname: a\nmetadata: {x: " + strings.Repeat("[", 200) + strings.Repeat("]", 200) + "}\n")}}, "nested more than 100 deep"},
 		"deep dashes":      {[]File{{"a.yml", []byte(strings.Repeat("- ", 1<<20))}}, "not YAML: exceeded max depth"},
 		"many keys":        {[]File{{"a.yml", manyKeys(300_000)}}, "a.yml:1:1: type: is required: one of Resource, Environment, Deployment, Policy, Check"},
-		"many documents":   {[]File{{"a.yml", []byte(strings.Repeat("--- a\n", 600_000))}}, "a.yml:1:5: the text \"a\" is not a document"},
+		"many documents":   {[]File{{"a.yml", []byte(strings.Repeat("--- a\n", 100_000))}}, "a.yml:1:5: the text \"a\" is not a document"},
+		"many faults":      {[]File{{"a.yml", []byte(strings.Repeat("--- a\n", 2_000))}}, "is not a document; a document is a mapping that begins with `type:` and `name:`\n1000 more faults are not listed; mend these first"},
 	} {
 		start := time.Now()
 		got := faultsOf(t, c.files...)
 		if !strings.Contains(got, c.want) {
 			t.Errorf("%s:\n got %.300s\nwant %s", name, got, c.want)
 		}
-		if spent := time.Since(start); spent > 20*time.Second {
+		// What is quadratic takes hours here; the bound leaves room for a busy machine and the race detector.
+		if spent := time.Since(start); spent > time.Minute {
 			t.Errorf("%s took %v", name, spent)
 		}
 	}

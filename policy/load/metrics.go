@@ -87,7 +87,7 @@ func (s *session) verification(n *node, path string, p *policy.Policy) {
 		} else {
 			f.asked = append(f.asked, "check")
 		}
-		before := len(s.faults)
+		before := s.found
 		m := s.metric(f, &check)
 		m.check = check
 		if nameNode := f.take("name"); nameNode != nil {
@@ -96,7 +96,7 @@ func (s *session) verification(n *node, path string, p *policy.Policy) {
 			s.fault(item.place, f.at("name"), "is required: what operators call the metric, or `check:` with the name of a Check")
 		}
 		f.end()
-		m.broken = m.broken || len(s.faults) > before
+		m.broken = m.broken || s.found > before
 		v.metrics = append(v.metrics, m)
 	}
 	s.verified = append(s.verified, v)
@@ -104,7 +104,7 @@ func (s *session) verification(n *node, path string, p *policy.Policy) {
 
 // metric reads the fields that a Check and a metric have in common; check is nil in a Check document.
 func (s *session) metric(f *fields, check *string) *metric {
-	before := len(s.faults)
+	before := s.found
 	m := &metric{node: f.n, place: f.n.place, path: f.path}
 	if check == nil {
 		f.asked = append(f.asked, "name")
@@ -146,7 +146,7 @@ func (s *session) metric(f *fields, check *string) *metric {
 			}
 		}
 	}
-	m.broken = len(s.faults) > before
+	m.broken = s.found > before
 	return m
 }
 
@@ -251,7 +251,7 @@ func (s *session) provider(f *fields, m *metric, check *string, declared []strin
 			s.fault(connection.place, f.at("connection"), "a provider of the type %s takes no connection", typeName)
 		}
 	}
-	before := len(s.faults)
+	before := s.found
 	m.config = s.json(config, path)
 	if check == nil {
 		s.templates(config, path, metricTemplates, declared)
@@ -260,7 +260,7 @@ func (s *session) provider(f *fields, m *metric, check *string, declared []strin
 	} else {
 		s.fault(n.place, f.at("provider"), "a metric has one provider: `check: %s` brings its own; leave one of them out", *check)
 	}
-	if len(s.faults) > before {
+	if s.found > before {
 		return
 	}
 	if err := kind.Decode(m.config); err != nil {
@@ -439,7 +439,7 @@ func (s *session) fillArguments(whole, use, base *metric) bool {
 
 // limitsFit refuses limits that its count can never meet, and a metric that would repeat without an interval.
 func (s *session) limitsFit(m *metric) bool {
-	before := len(s.faults)
+	before := s.found
 	count := value(m.count, 1)
 	if count > 1 && m.interval == nil {
 		s.fault(keyPlace(m.node, "count"), m.path+".interval", "is required: count is %d, so the metric is measured again", count)
@@ -461,7 +461,7 @@ func (s *session) limitsFit(m *metric) bool {
 	if successes > count {
 		s.fault(keyPlace(m.node, "consecutiveSuccessLimit"), m.path+".consecutiveSuccessLimit", "%d cannot be met within a count of %d; write at most %d, or raise count", successes, count, count)
 	}
-	return len(s.faults) == before
+	return s.found == before
 }
 
 func value[T any](written *T, otherwise T) T {

@@ -310,7 +310,7 @@ func (c *conversion) mapping(n *yaml.Node, depth int) *node {
 	defer delete(c.active, n)
 	converted := &node{kind: mapKind, place: c.at(n)}
 	written := map[string]policy.Place{}
-	faults := len(c.session.faults)
+	faults := c.session.found
 	var merges []*yaml.Node
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
@@ -339,7 +339,7 @@ func (c *conversion) mapping(n *yaml.Node, depth int) *node {
 	for _, merge := range merges {
 		c.merge(converted, merge, written, depth)
 	}
-	if len(converted.entries) == 0 && len(c.session.faults) > faults {
+	if len(converted.entries) == 0 && c.session.found > faults {
 		converted.kind = brokenKind // such as a template without quotes, which YAML takes for a mapping
 	}
 	return converted
