@@ -122,11 +122,15 @@ func ReadDir(path string) ([]File, error) {
 	}
 	var files []File
 	total := 0
-	err = filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+	root := path
+	if link, err := os.Lstat(path); err == nil && link.Mode()&fs.ModeSymlink != 0 {
+		root += string(filepath.Separator) // the folder that was named is walked even if it is a link
+	}
+	err = filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return fmt.Errorf("load: %w", err)
 		}
-		hidden := strings.HasPrefix(entry.Name(), ".") && name != path
+		hidden := strings.HasPrefix(entry.Name(), ".") && name != root
 		if entry.IsDir() {
 			if hidden {
 				return fs.SkipDir

@@ -269,6 +269,12 @@ func TestReadDir(t *testing.T) {
 		t.Errorf("a file that is named is read whatever its name: %v, %v", files, err)
 	}
 	empty := t.TempDir()
+	if err := os.Symlink(dir, filepath.Join(empty, "there")); err != nil {
+		t.Fatal(err)
+	}
+	if files, err := ReadDir(filepath.Join(empty, "there")); err != nil || len(files) != 5 || !strings.HasSuffix(files[0].Name, "/there/a.yml") {
+		t.Errorf("a folder that is named by a link: %v, %v", files, err)
+	}
 	if _, err := ReadDir(empty); err == nil || !strings.Contains(err.Error(), "the folder holds no *.yaml, *.yml or *.json file") {
 		t.Errorf("an empty folder: %v", err)
 	}
