@@ -389,7 +389,7 @@ func (p *lines) end() {}
 
 // line writes one line with its time.
 func (p *lines) line(at time.Time, format string, args ...any) {
-	fmt.Fprintf(p.w, "%s "+format+"\n", append([]any{at.In(p.f.Zone).Format("15:04:05")}, args...)...)
+	fmt.Fprintf(p.w, "%s "+format+"\n", append([]any{p.f.clock(at)}, args...)...)
 }
 
 // sameCounts reports whether nothing happened in a wave that is worth a line.

@@ -49,7 +49,7 @@ func writePlan(w io.Writer, style out.Style, p policy.Plan, everyTarget bool) er
 	}
 	for _, wave := range p.Waves {
 		if wave.Passed != "" {
-			fmt.Fprintf(&text, "  wave %d (%s) is passed over: %s\n", wave.Number, out.Clean(wave.Name), out.Clean(wave.Passed))
+			fmt.Fprintf(&text, "  wave %d (%s): %s\n", wave.Number, out.Clean(wave.Name), out.Clean(wave.Passed))
 		}
 	}
 	fmt.Fprintf(&text, "  whole rollout: %s may fail, %s may be unreachable%s (%s)\n", amount(p.Budget.MaxFailures, p.Budget.Failures(0)),

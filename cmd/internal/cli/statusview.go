@@ -223,11 +223,21 @@ func liftingCommands(program string, s workflows.RolloutStatus, wait policy.Wait
 				command += fmt.Sprintf(" --wave %d", wait.Wave)
 			}
 		case workflows.Skip, workflows.Retry:
-			command += " --target TARGET"
+			command += " --target " + quote(firstFailed(s))
 		}
 		if !slices.Contains(commands, command) {
 			commands = append(commands, command)
 		}
 	}
 	return commands
+}
+
+// firstFailed names a target that a person may skip or retry: the first that failed, else a placeholder.
+func firstFailed(s workflows.RolloutStatus) string {
+	for _, one := range s.Attention {
+		if one.State == policy.Failed || one.State == policy.NeedsRecovery || one.State == policy.Unreachable {
+			return one.Name
+		}
+	}
+	return "TARGET"
 }
