@@ -355,5 +355,6 @@ func (s *session) templates(n *node, path string, roots []string, args []string)
 		for _, e := range n.entries {
 			s.templates(e.value, join(path, e.key), roots, args)
 		}
+	case nullKind, boolKind, numberKind, brokenKind: // hold no text
 	}
 }

@@ -295,7 +295,7 @@ func (f *fields) amount(name string, mayBeZero bool) *policy.Amount {
 		default:
 			return refuse("%.60q is neither a number nor a percentage", text)
 		}
-	default:
+	case nullKind, boolKind, listKind, mapKind, brokenKind:
 		return refuse("%s is neither a number nor a percentage", n.is())
 	}
 	value, err := strconv.Atoi(text)

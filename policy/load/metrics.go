@@ -230,7 +230,7 @@ func (s *session) provider(f *fields, m *metric, check *string, declared []strin
 				f.asked = append(f.asked, e.key)
 			}
 		}
-	default:
+	case nullKind, boolKind, numberKind, listKind, brokenKind:
 		s.fault(n.place, path, "must be a mapping with `type`, or a type; types are: %s", strings.Join(kinds, ", "))
 		return
 	}

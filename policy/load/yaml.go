@@ -81,9 +81,12 @@ func (n *node) is() string {
 		return fmt.Sprintf("the text %.60q", n.text)
 	case listKind:
 		return "a list"
-	default:
+	case mapKind:
 		return "a mapping"
+	case brokenKind:
+		return "what cannot be read"
 	}
+	return "a value"
 }
 
 // parse returns the documents of a file. Documents that are null are left out; a list is a list of documents.
@@ -142,15 +145,19 @@ func (s *session) split(n *node) []*node {
 			case nullKind, brokenKind:
 			case mapKind:
 				documents = append(documents, item)
-			default:
-				s.fault(item.place, "", "%s is not a document; a document is a mapping that begins with `type:` and `name:`", item.is())
+			case boolKind, numberKind, textKind, listKind:
+				s.notADocument(item)
 			}
 		}
 		return documents
-	default:
-		s.fault(n.place, "", "%s is not a document; a document is a mapping that begins with `type:` and `name:`", n.is())
-		return nil
+	case boolKind, numberKind, textKind:
+		s.notADocument(n)
 	}
+	return nil
+}
+
+func (s *session) notADocument(n *node) {
+	s.fault(n.place, "", "%s is not a document; a document is a mapping that begins with `type:` and `name:`", n.is())
 }
 
 // plainEscapes writes out the two escapes of JSON that YAML lacks: `\/`, and a character beyond 16 bits as a pair of \u.
@@ -452,13 +459,14 @@ func (s *session) value(n *node, path string) any {
 			list[i] = s.value(item, fmt.Sprintf("%s[%d]", path, i))
 		}
 		return list
-	default:
+	case mapKind:
 		m := make(map[string]any, len(n.entries))
 		for _, e := range n.entries {
 			m[e.key] = s.value(e.value, join(path, e.key))
 		}
 		return m
 	}
+	return nil
 }
 
 // json turns a node into JSON. Every value has been through value's checks.
