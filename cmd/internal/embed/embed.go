@@ -6,6 +6,7 @@
 package embed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,6 +140,10 @@ func Start(ctx context.Context, options Options) (_ *Server, err error) {
 	}()
 
 	ports, err := reservePorts(options.FrontendAddr, options.UIAddr)
+	if errors.Is(err, ErrPortInUse) && options.DataDir != "" {
+		// Most often whoever has the port is a server on this very folder, and that is the better answer.
+		err = cmp.Or(checkFolder(options.DataDir), err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -175,14 +175,17 @@ func TestWorkflowsSurviveAStopAndAreServedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A second start on the folder is refused while the first runs, and says by whom it is held.
-	_, err = Start(t.Context(), Options{DataDir: dir, FrontendAddr: ":0"})
-	if !errors.Is(err, ErrInUse) {
-		t.Fatalf("second start on the same folder: got %v, want ErrInUse", err)
-	}
-	for _, want := range []string{dir, "process " + strconv.Itoa(os.Getpid())} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("second start: %q does not name %q", err, want)
+	// A second start on the folder is refused while the first runs, and says by whom it is held, even where it would
+	// fail on a port of that server as well.
+	for _, address := range []string{":0", first.HostPort()} {
+		_, err = Start(t.Context(), Options{DataDir: dir, FrontendAddr: address})
+		if !errors.Is(err, ErrInUse) {
+			t.Fatalf("second start on the same folder at %s: got %v, want ErrInUse", address, err)
+		}
+		for _, want := range []string{dir, "process " + strconv.Itoa(os.Getpid())} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("second start at %s: %q does not name %q", address, err, want)
+			}
 		}
 	}
 

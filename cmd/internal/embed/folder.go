@@ -92,12 +92,8 @@ func lockFolder(dir string) (*folderLock, error) {
 	}
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		holder := "another process"
-		if data, err := os.ReadFile(path); err == nil && len(data) > 0 {
-			holder = "process " + strings.TrimSpace(string(data))
-		}
 		_ = f.Close()
-		return nil, fmt.Errorf("%w: %s runs a server on %s; stop it, connect to it instead, or choose another folder", ErrInUse, holder, dir)
+		return nil, inUse(dir)
 	}
 	if err != nil {
 		_ = f.Close()
@@ -113,6 +109,28 @@ func lockFolder(dir string) (*folderLock, error) {
 		return nil, fmt.Errorf("data folder %s cannot be written: %w; free some space, or choose another", dir, err)
 	}
 	return &folderLock{file: f}, nil
+}
+
+// inUse is the error that names whoever has the folder.
+func inUse(dir string) error {
+	holder := "another process"
+	if data, err := os.ReadFile(filepath.Join(dir, lockFile)); err == nil && len(data) > 0 {
+		holder = "process " + strings.TrimSpace(string(data))
+	}
+	return fmt.Errorf("%w: %s runs a server on %s; stop it, connect to it instead, or choose another folder", ErrInUse, holder, dir)
+}
+
+// checkFolder returns ErrInUse when another process has the lock of a data folder. It changes nothing.
+func checkFolder(dir string) error {
+	f, err := os.Open(filepath.Join(dir, lockFile))
+	if err != nil {
+		return nil // nobody has ever locked it
+	}
+	defer func() { _ = f.Close() }()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		return inUse(dir)
+	}
+	return nil
 }
 
 // release gives the folder back. Idempotent, and nothing to do for data in memory. The file stays: removing it would
