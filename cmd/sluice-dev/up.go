@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.temporal.io/sdk/client"
+	sdklog "go.temporal.io/sdk/log"
+
+	"github.com/seed-a0a4f4e3/sluice/cmd/internal/config"
+	"github.com/seed-a0a4f4e3/sluice/cmd/internal/embed"
+	"github.com/seed-a0a4f4e3/sluice/cmd/internal/wire"
+)
+
+// dialTimeout bounds the first call to a server of this very process, which has just answered.
+const dialTimeout = 10 * time.Second
+
+// upOptions are what `up` is asked.
+type upOptions struct {
+	data, config string
+	port, uiPort uint16
+	stdout       io.Writer
+	logger       *slog.Logger
+	// program is what the person called.
+	program string
+}
+
+// newUp returns `up`.
+func newUp() *cobra.Command {
+	var o upOptions
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run Temporal, its UI and a worker on this machine",
+		Long: `Run everything that rollouts need on this machine: a Temporal server with its UI, and a worker. It listens on 127.0.0.1
+only. What has happened is kept in the data folder, so that rollouts go on where they were after a stop, a crash or a
+restart. Ctrl-C stops it.`,
+		Example: `  sluice-dev up
+  sluice-dev up --data ./state --config worker.yaml --port 0 --ui-port 0`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.stdout, o.program = cmd.OutOrStdout(), cmd.Root().Name()
+			o.logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			return up(cmd.Context(), o)
+		},
+	}
+	cmd.Flags().StringVar(&o.data, "data", "", "the data folder (default: dev in the worker's, which is the configuration's, $SLUICE_DATA, else sluice in the state folder)")
+	cmd.Flags().StringVar(&o.config, "config", "", "the worker's configuration file (default: no connections)")
+	cmd.Flags().Uint16Var(&o.port, "port", 7233, "where Temporal listens; 0 takes a free one")
+	cmd.Flags().Uint16Var(&o.uiPort, "ui-port", 8233, "where its UI listens; 0 takes a free one")
+	return cmd
+}
+
+// up runs until ctx is done or the worker fails.
+func up(ctx context.Context, o upOptions) (err error) {
+	var file config.Config
+	if o.config != "" {
+		if file, err = config.Load(o.config, wire.ConnectionTypes(), os.Getenv); err != nil {
+			return err
+		}
+	}
+	data, err := dataFolder(o.data, file.Data)
+	if err != nil {
+		return err
+	}
+	server, err := embed.Start(ctx, embed.Options{
+		DataDir: data, FrontendAddr: fmt.Sprintf(":%d", o.port), UIAddr: fmt.Sprintf(":%d", o.uiPort),
+		Synchronous: embed.SynchronousFull, Logger: o.logger,
+	})
+	if err != nil {
+		return err
+	}
+	// The order of the ends is that of the deferred calls backwards: the worker hands over what it is doing while its
+	// client can still say so, and the server goes last.
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	c, err := client.DialContext(dialing, client.Options{
+		HostPort: server.HostPort(), Namespace: server.Namespace(),
+		// What the client says below a warning is about its own polling.
+		Logger: sdklog.NewStructuredLogger(slog.New(quiet{o.logger.Handler()})),
+	})
+	if err != nil {
+		return fmt.Errorf("connect to the server that was started at %s: %w", server.HostPort(), err)
+	}
+	defer c.Close()
+	worker, err := wire.NewWorker(ctx, c, wire.Options{Config: file, DataDir: data, Namespace: server.Namespace(), Logger: o.logger})
+	if err != nil {
+		return err
+	}
+	defer worker.Stop()
+	if err := writePlaces(o, server, data); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		o.logger.Info("stopping; rollouts go on when this is started again", "data", data)
+		return nil
+	case err := <-worker.Failed():
+		return fmt.Errorf("the worker ended: %w", err)
+	}
+}
+
+// dataFolder is where everything is kept: as asked for, else dev in the worker's folder.
+func dataFolder(asked, configured string) (string, error) {
+	if asked != "" {
+		return filepath.Abs(asked)
+	}
+	data, err := config.DataDir(configured, os.Getenv)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(data, "dev"), nil
+}
+
+// writePlaces says where everything is and what to do next.
+func writePlaces(o upOptions, server *embed.Server, data string) error {
+	file := o.config
+	if file == "" {
+		file = "none; --config FILE names one, for the connections that checks measure over"
+	}
+	_, err := fmt.Fprintf(o.stdout, `Sluice is up. Ctrl-C stops it; rollouts go on when it is started again.
+
+  Temporal       %s, namespace %s
+  UI             %s
+  data folder    %s
+  configuration  %s
+
+In another terminal:
+
+  export TEMPORAL_ADDRESS=%s TEMPORAL_NAMESPACE=%s
+  %s validate -f DIR                                        check documents
+  %s start DEPLOYMENT@VERSION -e ENVIRONMENT -f DIR --wait  start a rollout and follow it
+  %s list                                                   what runs and what ran
+`, server.HostPort(), server.Namespace(), server.UIURL(), data, file, server.HostPort(), server.Namespace(), o.program, o.program, o.program)
+	return err
+}
+
+// quiet drops what is below a warning.
+type quiet struct{ slog.Handler }
+
+func (q quiet) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && q.Handler.Enabled(ctx, level)
+}
+
+func (q quiet) WithAttrs(attrs []slog.Attr) slog.Handler { return quiet{q.Handler.WithAttrs(attrs)} }
+
+func (q quiet) WithGroup(name string) slog.Handler { return quiet{q.Handler.WithGroup(name)} }
