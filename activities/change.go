@@ -111,6 +111,7 @@ func (a *Activities) now() time.Time {
 // Observe reads the version that runs on a target, and the baselines of its metrics. Idempotent and read-only.
 func (a *Activities) Observe(ctx context.Context, ref ChangeRef) (Observed, error) {
 	a.at("observe.begin", ref.Target)
+	defer heartbeat(ctx)()
 	e, c, p, err := a.change(ctx, ref)
 	if err != nil {
 		return Observed{}, err
@@ -131,12 +132,11 @@ func (a *Activities) Observe(ctx context.Context, ref ChangeRef) (Observed, erro
 // when its answer is lost Await finds out what became of it.
 func (a *Activities) Submit(ctx context.Context, ref ChangeRef) (executors.Ticket, error) {
 	a.at("submit.begin", ref.Target)
+	defer heartbeat(ctx)()
 	e, c, _, err := a.change(ctx, ref)
 	if err != nil {
 		return executors.Ticket{}, err
 	}
-	stop := heartbeat(ctx)
-	defer stop()
 	ticket, err := e.Submit(ctx, c)
 	a.at("submit.asked", ref.Target)
 	if err != nil {
@@ -152,12 +152,11 @@ const awaitFor = time.Minute
 // Await follows a change to its end, adopting it if the ticket was lost. Idempotent: another worker may go on with it.
 func (a *Activities) Await(ctx context.Context, in AwaitInput) (executors.Result, error) {
 	a.at("await.begin", in.Change.Target)
+	defer heartbeat(ctx)()
 	e, c, _, err := a.change(ctx, in.Change)
 	if err != nil {
 		return executors.Result{}, err
 	}
-	stop := heartbeat(ctx)
-	defer stop()
 	limited, cancel := untilWorkerStops(ctx, awaitFor)
 	defer cancel()
 	r, err := e.Await(limited, c, in.Ticket)
@@ -171,6 +170,7 @@ func (a *Activities) Await(ctx context.Context, in AwaitInput) (executors.Result
 // Verify reads the target back and says whether the wanted version runs on it. Idempotent and read-only.
 func (a *Activities) Verify(ctx context.Context, ref ChangeRef) (executors.Result, error) {
 	a.at("verify.begin", ref.Target)
+	defer heartbeat(ctx)()
 	e, c, _, err := a.change(ctx, ref)
 	if err != nil {
 		return executors.Result{}, err
@@ -198,7 +198,8 @@ func untilWorkerStops(ctx context.Context, d time.Duration) (context.Context, co
 	return limited, cancel
 }
 
-// heartbeat tells the server every two seconds that the activity lives, until stop is called.
+// heartbeat tells the server every two seconds that the activity lives, until stop is called. Every activity that has a
+// heartbeat timeout needs it: a check script or a busy ledger may take longer than that.
 func heartbeat(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	if !activity.IsActivity(ctx) {

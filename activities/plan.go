@@ -26,6 +26,7 @@ type PlanOutput struct {
 
 // MakePlan plans a request from stored documents and stores plan and snapshot by digest. Idempotent.
 func (a *Activities) MakePlan(ctx context.Context, in PlanInput) (PlanOutput, error) {
+	defer heartbeat(ctx)()
 	documents, err := a.Blobs.Blob(ctx, ledger.Bundle, in.Request.BundleDigest)
 	if err != nil {
 		if errors.Is(err, ledger.ErrNotFound) {
@@ -80,6 +81,7 @@ func clip(text string, n int) string {
 
 // LoadPlan returns the summary of a stored plan. Idempotent and read-only.
 func (a *Activities) LoadPlan(ctx context.Context, digest string) (policy.Plan, error) {
+	defer heartbeat(ctx)()
 	p, err := a.planned(ctx, digest)
 	if err != nil {
 		return policy.Plan{}, err
@@ -111,6 +113,7 @@ type WaveSlice struct {
 
 // LoadWave returns a wave of a stored plan. Idempotent and read-only.
 func (a *Activities) LoadWave(ctx context.Context, ref WaveRef) (WaveSlice, error) {
+	defer heartbeat(ctx)()
 	p, err := a.planned(ctx, ref.Plan)
 	if err != nil {
 		return WaveSlice{}, err
@@ -145,6 +148,7 @@ type TargetRef struct {
 
 // FindTarget returns the number of the wave that holds a target, or 0. Idempotent and read-only.
 func (a *Activities) FindTarget(ctx context.Context, ref TargetRef) (int, error) {
+	defer heartbeat(ctx)()
 	p, err := a.planned(ctx, ref.Plan)
 	if err != nil {
 		return 0, err

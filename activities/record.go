@@ -25,6 +25,7 @@ type ChunkInput struct {
 
 // StoreChunk keeps one part of an upload. Idempotent.
 func (a *Activities) StoreChunk(ctx context.Context, in ChunkInput) error {
+	defer heartbeat(ctx)()
 	if err := a.Blobs.PutBlob(ctx, ledger.Chunk, chunkKey(in.Digest, in.Index), in.Data); err != nil {
 		return fmt.Errorf("activities: store part %d of the documents: %w", in.Index, err)
 	}
@@ -41,6 +42,7 @@ type BundleRef struct {
 
 // StoreBundle puts an upload's parts together, checks its digest and stores it. Idempotent.
 func (a *Activities) StoreBundle(ctx context.Context, ref BundleRef) error {
+	defer heartbeat(ctx)()
 	var packed bytes.Buffer
 	for i := range ref.Chunks {
 		data, err := a.Blobs.Blob(ctx, ledger.Chunk, chunkKey(ref.Digest, i))
@@ -80,6 +82,7 @@ func (a *Activities) StoreBundle(ctx context.Context, ref BundleRef) error {
 // wave's; the others stay as recorded. Idempotent; an older record never replaces a newer one.
 func (a *Activities) Record(ctx context.Context, r ledger.Record) error {
 	a.at("record.begin", "")
+	defer heartbeat(ctx)()
 	before, err := a.Log.Record(ctx, r.Rollout)
 	if err != nil && !errors.Is(err, ledger.ErrNotFound) {
 		return fmt.Errorf("activities: record rollout %s: %w", r.Rollout, err)
@@ -128,6 +131,7 @@ type RecordAnswer struct {
 
 // LoadRecord returns a page of a rollout's record. Idempotent and read-only.
 func (a *Activities) LoadRecord(ctx context.Context, in RecordPage) (RecordAnswer, error) {
+	defer heartbeat(ctx)()
 	r, err := a.Log.Record(ctx, in.Rollout)
 	if errors.Is(err, ledger.ErrNotFound) {
 		return RecordAnswer{Missing: true}, nil

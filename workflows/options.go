@@ -78,6 +78,7 @@ func bookkeeping(ctx workflow.Context, summary string) workflow.Context {
 	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		TaskQueue:           ControlQueue,
 		StartToCloseTimeout: 2 * time.Minute, // planning 10,000 targets takes seconds
+		HeartbeatTimeout:    heartbeatTimeout,
 		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 2, MaximumInterval: 15 * time.Second,
 			NonRetryableErrorTypes: []string{activities.TypeInvalid}},
 		Summary: summary,
