@@ -5,15 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
-	"go.temporal.io/sdk/workflow"
 
 	"github.com/seed-a0a4f4e3/sluice/activities"
 	"github.com/seed-a0a4f4e3/sluice/activities/metrics"
@@ -89,8 +89,9 @@ type fleet struct {
 	on map[string]func() (executors.Result, error)
 	// unreachable counts how many reads of a target still fail.
 	unreachable map[string]int
-	// takes is how long an operation takes, on the activities' clock; zero: no time.
-	operations map[string]executors.Result
+	// loseAnswers makes Submit fail after it has done its work.
+	loseAnswers bool
+	operations  map[string]executors.Result
 }
 
 func newFleet(names ...string) *fleet {
@@ -128,6 +129,9 @@ func (f *fleet) Submit(_ context.Context, c executors.Change) (executors.Ticket,
 		f.versions[c.Target.Name] = c.Version
 	}
 	f.operations[c.Operation] = result
+	if f.loseAnswers {
+		return executors.Ticket{}, errors.New("connection reset")
+	}
 	return executors.Ticket{Handle: c.Operation}, nil
 }
 
@@ -209,14 +213,14 @@ type world struct {
 	gauge  *gauge
 	ledger *memory
 	input  RolloutInput
-	// starts are the ids of child workflows, as they started.
-	starts []string
+	plan   *policy.Plan
 }
 
 // newWorld plans one rollout of web v2 to prod over the named targets, with one policy, and is ready to run it.
 func newWorld(t *testing.T, p policy.Policy, names ...string) *world {
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
+	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	w := &world{t: t, env: suite.NewTestWorkflowEnvironment(), fleet: newFleet(names...), ledger: newMemory()}
 	w.gauge = &gauge{value: func(string, time.Time) metrics.Sample { return metrics.Sample{Result: map[string]any{"value": 1.0}} }}
 	w.env.SetTestTimeout(time.Minute)
@@ -251,19 +255,17 @@ func newWorld(t *testing.T, p policy.Policy, names ...string) *world {
 	if err := w.ledger.PutBlob(context.Background(), ledger.Bundle, "sha256:b", nil); err != nil {
 		t.Fatal(err)
 	}
+	w.plan = &plan
 	a := &activities.Activities{
 		Executors: executors.Registry{"fake": w.fleet},
 		Connections: activities.Connections{Kinds: []metrics.Kind{{Name: "gauge"}},
 			Open: map[string]map[string]metrics.Provider{"gauge": {"": w.gauge}}},
 		Plan: func(context.Context, []byte, policy.Request) (activities.Planned, error) {
-			return activities.Planned{Plan: plan, Snapshot: snapshot}, nil
+			return activities.Planned{Plan: *w.plan, Snapshot: snapshot}, nil
 		},
 		Evaluator: plainEvaluator{}, Blobs: w.ledger, Log: w.ledger, Now: w.env.Now,
 	}
 	Register(w.env, onlyTargets{w.env}, a)
-	w.env.SetOnChildWorkflowStartedListener(func(info *workflow.Info, _ workflow.Context, _ converter.EncodedValues) {
-		w.starts = append(w.starts, info.WorkflowExecution.ID)
-	})
 	w.input = RolloutInput{Rollout: "R1", Mode: ModeRollout, Deployment: "web", Environment: "prod", Version: policy.Version{Name: "v2"}, BundleDigest: "sha256:b", By: "ann"}
 	return w
 }
@@ -287,6 +289,9 @@ func splitNames(e string) []string {
 	}
 	return out
 }
+
+// replan changes the plan before the rollout starts.
+func (w *world) replan(change func(*policy.Plan)) { change(w.plan) }
 
 // run executes the rollout to its end and returns its last status.
 func (w *world) run() RolloutStatus {
@@ -337,6 +342,8 @@ func metric(during policy.During) policy.Metric {
 }
 
 // onlyTargets keeps activities from being registered twice: the test environment has one queue.
-type onlyTargets struct{ *testsuite.TestWorkflowEnvironment }
+type onlyTargets struct {
+	*testsuite.TestWorkflowEnvironment
+}
 
 func (onlyTargets) RegisterActivity(any) {}

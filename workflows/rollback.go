@@ -52,6 +52,5 @@ func Rollback(cancellable workflow.Context, in RollbackInput) (WaveResult, error
 	if err := w.settle(ctx); err != nil {
 		return WaveResult{}, err
 	}
-	w.show(ctx)
-	return WaveResult{Phase: w.phase, Reason: clip(w.reason, maxReason), Counts: w.state.Count(), Targets: w.outcomes()}, nil
+	return w.result(ctx), nil
 }

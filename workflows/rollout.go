@@ -350,6 +350,9 @@ func (r *rollout) closed(ctx workflow.Context, i int, result WaveResult, err err
 	r.recount(i)
 	r.remember(r.outcomes[i])
 	r.note(ctx, whoSluice, fmt.Sprintf("wave %d (%s) %s: %d succeeded, %d failed", i+1, r.progress.Plan.Waves[i].Name, result.Phase, result.Counts.Succeeded, result.Counts.Failures), result.Reason)
+	for _, a := range result.Answers {
+		r.answer(a)
+	}
 	for _, n := range workflow.DeterministicKeys(r.pending) {
 		// An order that came too late for the wave is not left without an answer.
 		if o := r.pending[n]; o >= r.dropped && r.receipts[o-r.dropped].Wave == i+1 {

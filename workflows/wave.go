@@ -28,6 +28,8 @@ type WaveResult struct {
 	Reason  string            `json:"reason,omitempty"`
 	Counts  policy.WaveCounts `json:"counts"`
 	Targets []TargetOutcome   `json:"targets"`
+	// Answers are what became of the last orders: one may end the wave before a report could tell.
+	Answers []OrderAnswer `json:"answers,omitempty"`
 }
 
 // Wave changes the targets of one wave, as many at a time as its concurrency and budgets allow, and soaks. It ends when
@@ -55,8 +57,13 @@ func Wave(cancellable workflow.Context, in WaveInput) (WaveResult, error) {
 	if err := w.settle(ctx); err != nil {
 		return WaveResult{}, err
 	}
+	return w.result(ctx), nil
+}
+
+// result is how the walk ended.
+func (w *walk) result(ctx workflow.Context) WaveResult {
 	w.show(ctx)
-	return WaveResult{Phase: w.phase, Reason: clip(w.reason, maxReason), Counts: w.state.Count(), Targets: w.outcomes()}, nil
+	return WaveResult{Phase: w.phase, Reason: clip(w.reason, maxReason), Counts: w.state.Count(), Targets: w.outcomes(), Answers: w.answers}
 }
 
 // soak is the time in which a wave must run cleanly.

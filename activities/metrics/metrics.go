@@ -7,6 +7,8 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+
+	"github.com/seed-a0a4f4e3/sluice/executors"
 )
 
 // Query is one measurement to take.
@@ -38,6 +40,12 @@ type Provider interface {
 	Measure(ctx context.Context, q Query) (Sample, error)
 }
 
+// Fault and Faults are what is wrong with a configuration, as executors say it.
+type (
+	Fault  = executors.Fault
+	Faults = executors.Faults
+)
+
 // Connection is where a provider is and how to speak to it; it comes from the worker's configuration, never from
 // documents.
 type Connection struct {
@@ -62,7 +70,7 @@ type Kind struct {
 	// NeedsConnection reports whether a metric of this type must have a connection.
 	NeedsConnection bool
 	// Decode checks the provider's configuration (without type and connection), templates not yet rendered; the error
-	// is an executors.Faults value that lists every fault by field path.
+	// is a Faults value that lists every fault by field path.
 	Decode func(config json.RawMessage) error
 	// Quote makes a template value safe inside this provider's query language.
 	Quote func(value string) string

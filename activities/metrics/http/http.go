@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/seed-a0a4f4e3/sluice/activities/metrics"
-	"github.com/seed-a0a4f4e3/sluice/executors"
 )
 
 // Config is the metric's configuration.
@@ -64,14 +63,14 @@ func decode(config json.RawMessage) (Config, error) {
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&c); err != nil {
 		message := strings.TrimPrefix(err.Error(), "json: ")
-		return Config{}, executors.Faults{{Message: message + "; allowed are url, method, headers and body"}}
+		return Config{}, metrics.Faults{{Message: message + "; allowed are url, method, headers and body"}}
 	}
 	if _, err := decoder.Token(); err != io.EOF {
-		return Config{}, executors.Faults{{Message: "more than one value"}}
+		return Config{}, metrics.Faults{{Message: "more than one value"}}
 	}
-	var faults executors.Faults
+	var faults metrics.Faults
 	fault := func(path, format string, args ...any) {
-		faults = append(faults, executors.Fault{Path: path, Message: fmt.Sprintf(format, args...)})
+		faults = append(faults, metrics.Fault{Path: path, Message: fmt.Sprintf(format, args...)})
 	}
 	switch {
 	case c.URL == "":

@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/seed-a0a4f4e3/sluice/activities/metrics"
-	"github.com/seed-a0a4f4e3/sluice/executors"
 )
 
 func provider(t *testing.T, c metrics.Connection) *Provider {
@@ -252,7 +251,7 @@ func TestConfigurations(t *testing.T) {
 		{`{"url": "http://a"} 1`, "more than one value"},
 	} {
 		err := Kind().Decode(json.RawMessage(c.config))
-		var faults executors.Faults
+		var faults metrics.Faults
 		if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &faults) || err.Error() != c.want) {
 			t.Errorf("%s: got  %v\nwant %s", c.config, err, c.want)
 		}

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/seed-a0a4f4e3/sluice/activities/metrics"
-	"github.com/seed-a0a4f4e3/sluice/executors"
 )
 
 // Config is the metric's configuration.
@@ -57,13 +56,13 @@ func decode(config json.RawMessage) (Config, error) {
 	decoder := json.NewDecoder(bytes.NewReader(config))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&c); err != nil {
-		return Config{}, executors.Faults{{Message: strings.TrimPrefix(err.Error(), "json: ") + "; allowed is query"}}
+		return Config{}, metrics.Faults{{Message: strings.TrimPrefix(err.Error(), "json: ") + "; allowed is query"}}
 	}
 	if _, err := decoder.Token(); err != io.EOF {
-		return Config{}, executors.Faults{{Message: "more than one value"}}
+		return Config{}, metrics.Faults{{Message: "more than one value"}}
 	}
 	if strings.TrimSpace(c.Query) == "" {
-		return Config{}, executors.Faults{{Path: "query", Message: "is required: PromQL that gives one number"}}
+		return Config{}, metrics.Faults{{Path: "query", Message: "is required: PromQL that gives one number"}}
 	}
 	return c, nil
 }

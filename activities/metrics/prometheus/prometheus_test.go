@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/seed-a0a4f4e3/sluice/activities/metrics"
-	"github.com/seed-a0a4f4e3/sluice/executors"
 )
 
 var (
@@ -339,7 +338,7 @@ func TestConfigurationsAndConnections(t *testing.T) {
 		{``, "EOF; allowed is query"},
 	} {
 		err := Kind().Decode(json.RawMessage(c.config))
-		var faults executors.Faults
+		var faults metrics.Faults
 		if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &faults) || err.Error() != c.want) {
 			t.Errorf("%s: got  %v\nwant %s", c.config, err, c.want)
 		}
