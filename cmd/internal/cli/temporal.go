@@ -34,6 +34,8 @@ const (
 	callTimeout = 10 * time.Second
 	// queryTimeout bounds a query. A worker that is there answers in milliseconds, after a restart in a second or two.
 	queryTimeout = 5 * time.Second
+	// workerPatience is how long a worker that has just been started may take to poll.
+	workerPatience = 2 * time.Second
 	// pollerAge is the age at which a poller counts as gone. A poll lasts up to 60 s and is renewed at its end.
 	pollerAge = 70 * time.Second
 )
@@ -91,8 +93,11 @@ func reachError(err error) string {
 		return fmt.Sprintf("no answer within %s", dialTimeout)
 	}
 	text := strings.TrimPrefix(err.Error(), "failed reaching server: ")
-	if strings.Contains(text, "connection refused") {
+	switch {
+	case strings.Contains(text, "connection refused"):
 		return "connection refused"
+	case strings.Contains(text, "no children to pick from"), strings.Contains(text, "produced zero addresses"):
+		return "the name cannot be resolved"
 	}
 	return text
 }
@@ -144,16 +149,23 @@ func (t *temporal) polled(ctx context.Context, queue string) (bool, error) {
 	return found, err
 }
 
-// needWorker is an error unless workers poll both queues.
+// needWorker is an error unless workers poll both queues. One that has just been started gets workerPatience to show up.
 func (t *temporal) needWorker(ctx context.Context, program string) error {
+	patience, cancel := context.WithTimeout(ctx, workerPatience)
+	defer cancel()
 	for _, queue := range []string{workflows.ControlQueue, workflows.TargetQueue} {
-		found, err := t.polled(ctx, queue)
-		if err != nil {
-			return err
-		}
-		if !found {
-			return failf(exitUnavailable, "no worker is polling %s in namespace %q of Temporal at %s; start one with `%s worker`",
-				queue, t.namespace, t.address, program)
+		for {
+			found, err := t.polled(ctx, queue)
+			if err != nil {
+				return err
+			}
+			if found {
+				break
+			}
+			if !sleep(patience, 100*time.Millisecond) {
+				return failf(exitUnavailable, "no worker is polling %s in namespace %q of Temporal at %s; start one with `%s worker`",
+					queue, t.namespace, t.address, program)
+			}
 		}
 	}
 	return nil

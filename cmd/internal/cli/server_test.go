@@ -1,0 +1,301 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.temporal.io/sdk/client"
+	sdklog "go.temporal.io/sdk/log"
+
+	"github.com/seed-a0a4f4e3/sluice/cmd/internal/embed"
+	"github.com/seed-a0a4f4e3/sluice/cmd/internal/wire"
+	"github.com/seed-a0a4f4e3/sluice/workflows"
+)
+
+func TestMain(m *testing.M) {
+	// The runner of command steps is this program.
+	if len(os.Args) == 3 && os.Args[1] == wire.RunCommand {
+		os.Exit(wire.RunOperation(os.Args[2]))
+	}
+	code := m.Run()
+	if server.started != nil {
+		if err := server.started.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
+	os.Exit(code)
+}
+
+// server is shared by the tests that need one, and started by the first of them; each has a namespace of its own.
+var server struct {
+	once       sync.Once
+	started    *embed.Server
+	err        error
+	namespaces atomic.Int64
+}
+
+func silent() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// site is one test's world: a namespace, documents, a fleet of files, and at most one worker.
+type site struct {
+	t         *testing.T
+	options   client.Options
+	documents string
+	data      string
+	worker    *wire.Worker
+	client    client.Client
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	server.once.Do(func() {
+		server.started, server.err = embed.Start(context.Background(), embed.Options{FrontendAddr: "127.0.0.1:0", Synchronous: embed.SynchronousNormal, Logger: silent()})
+	})
+	if server.err != nil {
+		t.Fatal(server.err)
+	}
+	namespace := fmt.Sprintf("cli-%d", server.namespaces.Add(1))
+	if err := server.started.CreateNamespace(t.Context(), namespace); err != nil {
+		t.Fatal(err)
+	}
+	s := &site{t: t, documents: t.TempDir(), data: t.TempDir(),
+		options: client.Options{HostPort: server.started.HostPort(), Namespace: namespace, Logger: sdklog.NewStructuredLogger(silent())}}
+	fleet := t.TempDir()
+	text := strings.ReplaceAll(`
+type: Environment
+name: Production
+resourceSelector: "true"
+---
+- {type: Resource, name: eu-1, metadata: {tier: canary}}
+- {type: Resource, name: us-1, metadata: {tier: main}}
+- {type: Resource, name: us-2, metadata: {tier: main}}
+---
+type: Deployment
+name: web
+steps:
+  apply:
+    - name: install
+      command:
+        check: [sh, -c, 'cat FLEET/{{.target.name}} || echo v0']
+        apply: [sh, -c, 'echo "$SLUICE_VERSION" > FLEET/{{.target.name}}']
+        rollback: [sh, -c, 'echo "$SLUICE_VERSION" > FLEET/{{.target.name}}']
+---
+type: Policy
+name: production
+rules:
+  - waves:
+      - {name: canary, select: target.metadata.tier == "canary"}
+      - {name: rest, select: "true", maxConcurrency: 2, approval: {min: 1}}
+`, "FLEET", fleet)
+	if err := os.WriteFile(filepath.Join(s.documents, "all.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if s.client, err = client.Dial(s.options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.stopWorker()
+		s.client.Close()
+	})
+	return s
+}
+
+func (s *site) startWorker() {
+	s.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.worker, err = wire.NewWorker(s.t.Context(), s.client, wire.Options{DataDir: s.data, Namespace: s.options.Namespace, Logger: silent(), Runner: []string{self, wire.RunCommand}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *site) stopWorker() {
+	if s.worker != nil {
+		s.worker.Stop()
+		s.worker = nil
+	}
+}
+
+// run runs a command line and wants an exit code.
+func (s *site) run(code int, args ...string) (stdout, stderr string) {
+	s.t.Helper()
+	f, o, e := testFactory(s.t)
+	f.Now = time.Now
+	f.Connect = func(ctx context.Context) (*temporal, error) { return dialWith(ctx, s.options, f) }
+	if got := exec(s.t, f, args...); got != code {
+		s.t.Fatalf("%v: exit code %d, want %d\nstdout: %s\nstderr: %s", args, got, code, o, e)
+	}
+	return o.String(), e.String()
+}
+
+// status asks for the status as JSON.
+func (s *site) status(args ...string) workflows.RolloutStatus {
+	s.t.Helper()
+	stdout, _ := s.run(exitOK, append([]string{"status", "web", "-e", "Production", "-o", "json"}, args...)...)
+	return decode[workflows.RolloutStatus](s.t, stdout)
+}
+
+func decode[T any](t *testing.T, text string) T {
+	t.Helper()
+	var value T
+	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&value); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+	return value
+}
+
+// wants is an error unless text holds all parts.
+func wants(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is not in:\n%s", part, text)
+		}
+	}
+}
+
+func TestWithoutAWorkerNothingIsStarted(t *testing.T) {
+	s := newSite(t)
+	stdout, stderr := s.run(exitUnavailable, "start", "web@v1", "-e", "Production", "-f", s.documents)
+	wants(t, stderr, "no worker is polling sluice-control", "sluice worker")
+	if stdout != "" {
+		t.Errorf("stdout: %q", stdout)
+	}
+	_, stderr = s.run(exitNotFound, "status", "web", "-e", "Production")
+	wants(t, stderr, "there is no rollout of web in Production")
+	s.run(exitNotFound, "rollback", "web", "-e", "Production")
+}
+
+func TestAMissingNamespaceIsNamed(t *testing.T) {
+	s := newSite(t)
+	s.options.Namespace = "nowhere"
+	_, stderr := s.run(exitUnavailable, "status", "web", "-e", "Production")
+	wants(t, stderr, `namespace "nowhere" does not exist`, "TEMPORAL_NAMESPACE")
+}
+
+func TestARolloutIsWalkedAndTakenBackFromTheCommandLine(t *testing.T) {
+	s := newSite(t)
+	s.startWorker()
+
+	// With nobody there to answer, start ends when a person is asked for, and says so.
+	stdout, stderr := s.run(exitPerson, "start", "web@v1", "-e", "Production", "-f", s.documents, "--wait", "--no-input", "-o", "json")
+	asked := decode[workflows.RolloutStatus](t, stdout)
+	if asked.State != workflows.AwaitingApproval || asked.By != "alice" || asked.Version.Name != "v1" {
+		t.Errorf("status after start: %+v", asked)
+	}
+	wants(t, stderr, "3 targets in 2 waves", "waits for a person")
+
+	// The lane is busy for everybody else, and the refusal names who has it.
+	_, stderr = s.run(exitRefused, "start", "web@v2", "-e", "Production", "-f", s.documents)
+	wants(t, stderr, "is busy", asked.Rollout, "v1")
+
+	// explain says what lifts the wait, and the command that it names works.
+	stdout, _ = s.run(exitOK, "explain", "web", "-e", "Production", "--target", "eu-1")
+	wants(t, stdout, "rule approval of policy production", "$ sluice approve web -e Production --wave 2", "eu-1 is Succeeded")
+
+	// A dry run sends nothing; a command that cannot be meant is refused with the reason.
+	s.run(exitOK, "approve", "web", "-e", "Production", "--dry-run")
+	_, stderr = s.run(exitRefused, "approve", "web", "-e", "Production", "--wave", "7")
+	wants(t, stderr, "approve was refused", "wave 7")
+	s.run(exitRefused, "approve", "web", "-e", "Production", "--rollout", "01JOTHER")
+	if got := s.status(); len(got.Commands) != 1 {
+		t.Errorf("%d commands arrived, want only the refused one: %+v", len(got.Commands), got.Commands)
+	}
+
+	// pause and resume are acknowledged.
+	stdout, _ = s.run(exitOK, "pause", "web", "-e", "Production", "--reason", "look", "-o", "json")
+	if sent := decode[Sent](t, stdout); sent.Receipt == nil || !sent.Receipt.Accepted || sent.Payload.Rollout != asked.Rollout {
+		t.Errorf("pause: %+v", sent)
+	}
+	s.run(exitOK, "resume", "web", "-e", "Production")
+
+	// watch follows to the end.
+	s.run(exitOK, "approve", "web", "-e", "Production", "--as", "bob", "--wave", "2")
+	stdout, _ = s.run(exitOK, "watch", "web", "-e", "Production")
+	wants(t, stdout, "wave 1 (canary) opened", "approve by bob", "wave 2 (rest) opened", "Succeeded")
+	done := s.status()
+	if done.State != workflows.Succeeded || len(done.Approvals) != 1 || done.Approvals[0].By != "bob" {
+		t.Errorf("status at the end: %+v", done)
+	}
+	_, stderr = s.run(exitNotFound, "approve", "web", "-e", "Production")
+	wants(t, stderr, "no rollout of web in Production is open", "Succeeded")
+
+	// A later rollback is a run of its own in the lane.
+	stdout, _ = s.run(exitOK, "rollback", "web", "-e", "Production", "--dry-run", "-o", "json")
+	if would := decode[Started](t, stdout); would.Of != asked.Rollout || would.Run != "" {
+		t.Errorf("rollback --dry-run: %+v", would)
+	}
+	stdout, _ = s.run(exitOK, "rollback", "web", "-e", "Production", "--reason", "latency", "--wait", "-o", "ndjson")
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	back := decode[workflows.RolloutStatus](t, lines[len(lines)-1])
+	if back.State != workflows.RolledBack || back.Of != asked.Rollout || back.Mode != workflows.ModeRollback {
+		t.Errorf("after the rollback: %+v", back)
+	}
+	// The first rollout is still there under its id.
+	if first := s.status("--rollout", asked.Rollout); first.State != workflows.Succeeded {
+		t.Errorf("the first rollout is shown as %s", first.State)
+	}
+	s.run(exitNotFound, "status", "web", "-e", "Production", "--rollout", "01JOTHER")
+
+	stdout, _ = s.run(exitOK, "list", "--all", "-o", "json")
+	listed := decode[[]Listed](t, stdout)
+	if len(listed) != 2 || listed[0].Rollout != back.Rollout || listed[0].State != "RolledBack" || listed[1].State != "Succeeded" {
+		t.Errorf("list --all: %+v", listed)
+	}
+	stdout, stderr = s.run(exitOK, "list")
+	if stdout != "" {
+		t.Errorf("list: %q", stdout)
+	}
+	wants(t, stderr, "--all")
+}
+
+func TestAStopIsTakenWithNoWorkerAlive(t *testing.T) {
+	s := newSite(t)
+	s.startWorker()
+	s.run(exitPerson, "start", "web@v1", "-e", "Production", "-f", s.documents, "--wait", "--no-input")
+	s.stopWorker()
+
+	stdout, stderr := s.run(exitOK, "abort", "web", "-e", "Production", "--reason", "no worker", "-o", "json")
+	if sent := decode[Sent](t, stdout); !sent.Stored || sent.Receipt != nil {
+		t.Errorf("abort without a worker: %+v", sent)
+	}
+	wants(t, stderr, "the command is stored and takes effect")
+	stdout, stderr = s.run(exitOK, "status", "web", "-e", "Production")
+	wants(t, stdout, "web@v1 in Production: AwaitingApproval", "by       alice")
+	wants(t, stderr, "only what Temporal itself knows")
+
+	s.startWorker()
+	_, stderr = s.run(exitUnsuccessful, "watch", "web", "-e", "Production")
+	wants(t, stderr, "ended as Aborted")
+}
+
+func TestAWorkflowEndedInTemporalIsNotShownAsRunning(t *testing.T) {
+	s := newSite(t)
+	s.startWorker()
+	s.run(exitPerson, "start", "web@v1", "-e", "Production", "-f", s.documents, "--wait", "--no-input")
+	if err := s.client.TerminateWorkflow(t.Context(), workflows.RolloutID("Production", "web"), "", "by hand"); err != nil {
+		t.Fatal(err)
+	}
+	got := s.status()
+	if got.State != workflows.Failed || !strings.Contains(got.Reason, "ended in Temporal (terminated) while it was AwaitingApproval") {
+		t.Errorf("status: %s: %s", got.State, got.Reason)
+	}
+	s.run(exitUnsuccessful, "watch", "web", "-e", "Production")
+}
