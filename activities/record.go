@@ -78,6 +78,12 @@ func (a *Activities) StoreBundle(ctx context.Context, ref BundleRef) error {
 	return nil
 }
 
+// RolloutRecord is the ledger's record, under the name by which workflows know it.
+type RolloutRecord = ledger.Record
+
+// TargetRecord is one target of a RolloutRecord.
+type TargetRecord = ledger.TargetRecord
+
 // Record stores what came of a rollout so far. r.Targets are those that changed since the last record, at most one
 // wave's; the others stay as recorded. Idempotent; an older record never replaces a newer one.
 func (a *Activities) Record(ctx context.Context, r ledger.Record) error {

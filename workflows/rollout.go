@@ -12,7 +12,6 @@ import (
 
 	"github.com/seed-a0a4f4e3/sluice/activities"
 	"github.com/seed-a0a4f4e3/sluice/executors"
-	"github.com/seed-a0a4f4e3/sluice/inventory/ledger"
 	"github.com/seed-a0a4f4e3/sluice/policy"
 )
 
@@ -50,7 +49,7 @@ type rollout struct {
 	timeline  []Event
 	sequence  int // of records
 	recording bool
-	toRecord  []ledger.TargetRecord
+	toRecord  []activities.TargetRecord
 	shown     Phase
 	changed   bool
 }
@@ -604,7 +603,7 @@ func (r *rollout) remember(targets []TargetOutcome) {
 		if t.Started == 0 && !t.Reached && t.State == policy.Pending {
 			continue
 		}
-		r.toRecord = append(r.toRecord, ledger.TargetRecord{Name: t.Name, Wave: t.Wave, State: string(t.State), Reached: t.Reached, From: t.From, FromKnown: t.FromKnown, Reason: t.Reason})
+		r.toRecord = append(r.toRecord, activities.TargetRecord{Name: t.Name, Wave: t.Wave, State: string(t.State), Reached: t.Reached, From: t.From, FromKnown: t.FromKnown, Reason: t.Reason})
 	}
 }
 
@@ -622,7 +621,7 @@ func (r *rollout) record(ctx workflow.Context) error {
 		r.toRecord = r.toRecord[n:]
 		r.sequence++
 		p := r.progress.Plan
-		rec := ledger.Record{Rollout: r.in.Rollout, Of: r.in.Of, Environment: r.in.Environment, Deployment: r.in.Deployment, Version: r.in.Version.Name, State: string(r.phase),
+		rec := activities.RolloutRecord{Rollout: r.in.Rollout, Of: r.in.Of, Environment: r.in.Environment, Deployment: r.in.Deployment, Version: r.in.Version.Name, State: string(r.phase),
 			Cause: clip(r.reason, 500), By: r.in.By, Sequence: r.sequence, BundleDigest: p.BundleDigest, SnapshotDigest: p.SnapshotDigest, PlanDigest: p.Digest,
 			StartedAt: r.started, EndedAt: r.ended, Targets: targets}
 		if err := workflow.ExecuteActivity(bookkeeping(ctx, "Record "+string(r.phase)), acts.Record, rec).Get(ctx, nil); err != nil {

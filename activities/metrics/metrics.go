@@ -40,11 +40,11 @@ type Provider interface {
 	Measure(ctx context.Context, q Query) (Sample, error)
 }
 
-// Fault and Faults are what is wrong with a configuration, as executors say it.
-type (
-	Fault  = executors.Fault
-	Faults = executors.Faults
-)
+// Fault is one thing wrong with a configuration, as for executors.
+type Fault = executors.Fault
+
+// Faults is an error that lists every fault found.
+type Faults = executors.Faults
 
 // Connection is where a provider is and how to speak to it; it comes from the worker's configuration, never from
 // documents.

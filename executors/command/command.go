@@ -180,7 +180,7 @@ func (e *Executor) startRunner(op folder, lock *os.File) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }() // the runner has its own handle
 	cmd := exec.Command(e.options.Runner[0], append(e.options.Runner[1:len(e.options.Runner):len(e.options.Runner)], string(op))...)
 	cmd.Env = e.allowed()
 	cmd.Stdout, cmd.Stderr = log, log

@@ -84,7 +84,7 @@ func nameHome(path, file string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name())
+	defer func() { _ = os.Remove(tmp.Name()) }() // a left-over name does no harm
 	_, err = tmp.WriteString(rand.Text() + "\n")
 	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return err

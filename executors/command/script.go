@@ -156,11 +156,11 @@ func (e *Executor) check(ctx context.Context, c executors.Change, cfg config) (e
 	case err = <-ended:
 	case <-ctx.Done():
 		_ = syscall.Kill(-group, syscall.SIGKILL)
-		<-ended
+		<-ended //nolint:errcheck // it was killed: how it ended says nothing
 		return executors.Reading{}, ctx.Err()
 	case <-timer.C:
 		_ = syscall.Kill(-group, syscall.SIGKILL)
-		<-ended
+		<-ended //nolint:errcheck // it was killed: how it ended says nothing
 		return executors.Reading{}, fmt.Errorf("it did not end within %s", plain(checkTimeout))
 	}
 	if errors.Is(err, exec.ErrWaitDelay) {

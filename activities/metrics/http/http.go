@@ -238,7 +238,7 @@ func (p *Provider) resolve(address string) (string, error) {
 		return "", err
 	}
 	if slices.ContainsFunc(strings.Split(u.Path, "/"), func(s string) bool { return s == "." || s == ".." }) {
-		return "", fmt.Errorf("%q climbs with . or ..", address)
+		return "", fmt.Errorf("%q climbs with . or .. segments", address)
 	}
 	prefix := strings.TrimRight(p.base.EscapedPath(), "/")
 	if isPath(address) {

@@ -194,6 +194,8 @@ func (f *Fleet) apply(e Entry) {
 			if i := f.outage(t, e.Time); i >= 0 {
 				f.used[use{"unreachable", i, t.Name}]++
 			}
+		case CodeInvalid, CodeNotFound, CodeFenced, CodeConflict, CodeBusy, CodeInternal:
+			// No rule of the scenario was used up.
 		}
 	case KindStarted:
 		o := &operation{
