@@ -17,6 +17,8 @@ const (
 	StoppedRollback StopCause = "rollback" // a person asked for the rollback
 	StoppedAbort    StopCause = "abort"    // a person aborted, or the workflow was cancelled
 	StoppedFailed   StopCause = "failed"   // a wave ended without a success
+	// StoppedSuperseded: nothing had been started, and the lane is wanted for the rollback of an earlier rollout.
+	StoppedSuperseded StopCause = "superseded"
 )
 
 // Stop is the one decisive stop of a rollout; a stronger one replaces a weaker one.
@@ -96,6 +98,7 @@ const (
 	EndRollbackIncomplete    Ending = "RollbackIncomplete"
 	EndRejected              Ending = "Rejected"
 	EndAborted               Ending = "Aborted"
+	EndSuperseded            Ending = "Superseded"
 )
 
 // Decision is what a rollout does next, and why.
@@ -313,6 +316,23 @@ func (p Progress) TotalReached() int {
 	return n
 }
 
+// Begun reports whether a wave has been opened.
+func (p Progress) Begun() bool {
+	return slices.ContainsFunc(p.Waves, func(w WaveProgress) bool { return w.Phase != WavePending && w.Phase != WavePassed })
+}
+
+// Overspent says how the rollout's budget is exceeded over all waves, or nothing. Waves look after it while they are
+// open; this is for what happens to single targets afterwards.
+func (p Progress) Overspent() string {
+	s := WaveState{Rollout: &p.Plan.Budget}
+	for _, w := range p.Waves {
+		s.Before.Failures += w.Counts.Failures
+		s.Before.Unreachable += w.Counts.Unreachable
+		s.Before.Skipped += w.Counts.Skipped
+	}
+	return s.breach(WaveCounts{})
+}
+
 // stopped decides what follows from a stop.
 func (p Progress) stopped() Decision {
 	drain := Decision{Action: ActWait, Reason: "stopped; targets in flight reach a safe point"}
@@ -322,6 +342,8 @@ func (p Progress) stopped() Decision {
 			return drain
 		}
 		return Decision{Action: ActEnd, Ending: EndAborted, Reason: p.stopReason("aborted")}
+	case StoppedSuperseded:
+		return Decision{Action: ActEnd, Ending: EndSuperseded, Reason: p.stopReason("it had started nothing")}
 	case StoppedFailed:
 		if p.open() {
 			return drain

@@ -113,6 +113,10 @@ func ApplyCommand(p policy.Progress, name string, c Command, f CommandFacts) (po
 		return p, Effect{}, "", fmt.Errorf(format, args...)
 	}
 	if c.Rollout != "" && c.Rollout != f.Rollout {
+		if name == RollBack && !p.Begun() && !stopsForGood(p) {
+			p.Stop = policy.Stop{Cause: policy.StoppedSuperseded, By: c.By, Reason: "the rollback of rollout " + c.Rollout + " needs the lane"}
+			return p, Effect{}, "it has started nothing and yields: send the rollback of " + c.Rollout + " again once it has ended", nil
+		}
 		return refuse("it is for rollout %s, and %s is running here", c.Rollout, f.Rollout)
 	}
 	backing := p.Back.Begun && !p.Back.Ended

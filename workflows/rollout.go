@@ -39,8 +39,9 @@ type rollout struct {
 	backDone []TargetOutcome
 	parts    int
 
-	late      map[string]bool // targets being retried after their wave has closed
-	skips     []Order         // for waves that have not been opened
+	late      map[string]bool                         // targets being retried after their wave has closed
+	lateOpen  map[string]workflow.ChildWorkflowFuture // their attempts
+	skips     []Order                                 // for waves that have not been opened
 	orders    int
 	pending   map[int]int // order number → index of its receipt
 	receipts  []Receipt
@@ -70,7 +71,7 @@ const (
 // eight commands, and takes back what was reached when it must. It is the lane: one open run at a time.
 func Rollout(cancellable workflow.Context, in RolloutInput) (RolloutResult, error) {
 	ctx, _ := workflow.NewDisconnectedContext(cancellable)
-	r := &rollout{in: in, phase: Planned, started: workflow.Now(ctx), late: map[string]bool{}, pending: map[int]int{}, seen: map[string]bool{}}
+	r := &rollout{in: in, phase: Planned, started: workflow.Now(ctx), late: map[string]bool{}, lateOpen: map[string]workflow.ChildWorkflowFuture{}, pending: map[int]int{}, seen: map[string]bool{}}
 	r.progress.Author = in.By
 	if err := workflow.SetQueryHandlerWithOptions(ctx, StatusQuery, func() (RolloutStatus, error) { return r.status(), nil },
 		workflow.QueryHandlerOptions{Description: "Where this rollout stands, what it waits for, and what became of each command."}); err != nil {
@@ -297,6 +298,9 @@ func (r *rollout) tellWaves(ctx workflow.Context) {
 		if r.progress.Waves[i].Open {
 			r.waves[i].SignalChildWorkflow(ctx, controlSignal, c)
 		}
+	}
+	for _, name := range workflow.DeterministicKeys(r.lateOpen) {
+		r.lateOpen[name].SignalChildWorkflow(ctx, controlSignal, c)
 	}
 	if r.backOpen != nil && r.progress.Stop.Cause == policy.StoppedAbort {
 		r.backOpen.SignalChildWorkflow(ctx, controlSignal, policy.ControlStop)
@@ -801,43 +805,62 @@ func (r *rollout) skipClosed(c Command) {
 	}
 }
 
-// retryLate tries one target of a closed wave again.
+// retryLate tries one target of a closed wave again, and brings it back if that fails and the policy says so.
 func (r *rollout) retryLate(ctx workflow.Context, target string) {
-	t := r.outcomeOf(target)
-	t.Attempt++
 	r.late[target] = true
 	r.progress.LateInFlight = len(r.late)
-	wave := t.Wave
-	in := TargetInput{Subject: r.subject(), Target: target, Wave: wave, Attempt: t.Attempt, Direction: executors.Apply, Deadline: r.progress.Plan.Step.Deadline,
-		Checks: true, Control: policy.ControlRun}
-	id := TargetID(LateID(r.in.Environment, r.in.Deployment, r.in.Rollout), target, t.Attempt)
-	future := workflow.ExecuteChildWorkflow(child(ctx, id, TargetQueue, clip(target+": tried again", 200), append(r.subject().attributes(), targetKey.ValueSet(target))...), TargetType, in)
 	workflow.Go(ctx, func(ctx workflow.Context) {
-		var result TargetResult
-		err := future.Get(ctx, &result)
+		t := r.outcomeOf(target)
+		wave := t.Wave
+		result := r.attemptLate(ctx, t, executors.Apply)
+		// No wave is open that could hold for a person: inconclusive is not a success.
+		if result.Held {
+			result.State = policy.Failed
+		}
+		t.State, t.Reason, t.Reached = result.State, result.Reason, t.Reached || result.Reached
+		if !t.FromKnown {
+			t.From, t.FromKnown = result.From, result.FromKnown
+		}
+		switch t.State {
+		case policy.Failed, policy.NeedsRecovery:
+			t.Counted = true
+		case policy.Succeeded, policy.NoChange:
+			t.Counted = false
+		case policy.Pending, policy.Waiting, policy.Preparing, policy.Applying, policy.Verifying, policy.Restoring, policy.Unreachable, policy.Deferred,
+			policy.Skipped, policy.Removed, policy.RolledBack:
+		}
+		plan := r.progress.Plan
+		if t.State == policy.Failed && t.Reached && t.FromKnown && plan.NoReturn == "" && plan.Rollback.OnTargetFailed == policy.TargetGoesBack {
+			back := r.attemptLate(ctx, t, executors.Restore)
+			t.Reached = back.Reached
+			t.Reason = clip(t.Reason+"; "+back.Reason, maxReason)
+		}
 		delete(r.late, target)
 		r.progress.LateInFlight = len(r.late)
-		t := r.outcomeOf(target)
-		if err != nil {
-			t.State, t.Reason, t.Reached, t.Counted = policy.NeedsRecovery, clip("its workflow ended without a result: "+cause(err), maxReason), true, true
-		} else {
-			t.State, t.Reason, t.Reached = result.State, result.Reason, t.Reached || result.Reached
-			if !t.FromKnown {
-				t.From, t.FromKnown = result.From, result.FromKnown
-			}
-			switch {
-			case result.Held:
-				// No wave is open that could hold for a person: inconclusive is not a success.
-				t.State, t.Counted = policy.Failed, true
-			case result.State == policy.Failed || result.State == policy.NeedsRecovery:
-				t.Counted = true
-			case result.State == policy.Succeeded || result.State == policy.NoChange:
-				t.Counted = false
-			}
-		}
 		r.recount(wave - 1)
 		r.remember([]TargetOutcome{*t})
 		r.note(ctx, whoSluice, fmt.Sprintf("%s: %s after another try", target, t.State), t.Reason)
 		r.changed = true
+		if over := r.progress.Overspent(); over != "" {
+			r.stop(ctx, policy.StoppedBreach, wave-1, over)
+		}
 	})
+}
+
+// attemptLate runs one attempt at a target of a closed wave to its end.
+func (r *rollout) attemptLate(ctx workflow.Context, t *TargetOutcome, direction executors.Direction) TargetResult {
+	t.Attempt++
+	in := TargetInput{Subject: r.subject(), Target: t.Name, Wave: t.Wave, Attempt: t.Attempt, Direction: direction, From: t.From, FromKnown: t.FromKnown,
+		Broken: direction == executors.Restore, Deadline: r.progress.Plan.Step.Deadline, Checks: direction == executors.Apply, Control: policy.ControlRun}
+	id := TargetID(LateID(r.in.Environment, r.in.Deployment, r.in.Rollout), t.Name, t.Attempt)
+	attributes := append(r.subject().attributes(), targetKey.ValueSet(t.Name))
+	future := workflow.ExecuteChildWorkflow(child(ctx, id, TargetQueue, clip(fmt.Sprintf("%s: tried again, %s", t.Name, direction), 200), attributes...), TargetType, in)
+	r.lateOpen[t.Name] = future
+	var result TargetResult
+	err := future.Get(ctx, &result)
+	delete(r.lateOpen, t.Name)
+	if err != nil {
+		return TargetResult{State: policy.NeedsRecovery, Reached: true, Reason: clip("its workflow ended without a result: "+cause(err), maxReason)}
+	}
+	return result
 }

@@ -549,3 +549,43 @@ func TestTheSameCommandTwiceCountsOnce(t *testing.T) {
 		t.Errorf("%s, commands %+v; want the second p1 ignored", s.State, s.Commands)
 	}
 }
+
+func TestALateRetryThatFailsGoesBackAndCountsAgainstTheRollout(t *testing.T) {
+	p := waves("a,b,c", "d")
+	p.Waves.Waves[0].MaxFailures, p.Waves.Waves[0].MaxUnreachable = amount(1), amount(1)
+	p.FailureThreshold = &policy.FailureThreshold{MaxFailures: amount(1), MaxUnreachable: amount(1)}
+	p.Waves.Waves[1].Approval = &policy.Approval{Min: 1}
+	w := newWorld(t, p, "a", "b", "c", "d")
+	w.fleet.unreachable["a"] = 2 * readAttempts
+	w.fleet.on["apply b"] = fails("flaky")
+	w.fleet.on["apply a"] = func() (executors.Result, error) {
+		w.fleet.versions["a"] = "half of v2"
+		return executors.Result{Outcome: executors.Failed, Reason: "disk full"}, nil
+	}
+	w.send(10*time.Minute, Retry, map[string]any{"target": "a", "id": "again"})
+	var held RolloutStatus
+	w.env.RegisterDelayedCallback(func() { held = w.status() }, 20*time.Minute)
+	w.send(30*time.Minute, Abort, nil)
+	s := w.run()
+	if w.fleet.version("a") != "v1" || held.State != Holding || s.Counts[policy.Failed] != 2 {
+		t.Errorf("a runs %s, held %s (%s), counts %v; want a back, and the second failure a breach of 1", w.fleet.version("a"), held.State, held.Reason, s.Counts)
+	}
+}
+
+func TestARolloutThatHasStartedNothingYieldsToAnEarlierOnesRollback(t *testing.T) {
+	p := waves("a")
+	p.Approval = &policy.Approval{Min: 1}
+	w := newWorld(t, p, "a")
+	w.send(time.Minute, RollBack, map[string]any{"rollout": "R0", "by": "oncall"})
+	if s := w.run(); s.State != Superseded || len(w.fleet.log()) != 0 {
+		t.Errorf("%s (%s)", s.State, s.Reason)
+	}
+	q := waves("a", "b")
+	q.Waves.Waves[1].Approval = &policy.Approval{Min: 1}
+	begun := newWorld(t, q, "a", "b")
+	begun.send(time.Minute, RollBack, map[string]any{"rollout": "R0"})
+	begun.send(2*time.Minute, Approve, map[string]any{"by": "bob"})
+	if s := begun.run(); s.State != Succeeded || s.Commands[0].Accepted {
+		t.Errorf("%s, commands %+v; want one that has begun to refuse it and go on", s.State, s.Commands)
+	}
+}
