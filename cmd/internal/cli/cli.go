@@ -91,11 +91,11 @@ func execute(ctx context.Context, root *cobra.Command) int {
 		if !errors.As(err, &coded) {
 			err = &exitErr{code: exitUsage, err: err}
 		}
-		fmt.Fprintf(root.ErrOrStderr(), "%s: %s\nRun `%s --help` for usage.\n", root.Name(), strings.TrimSpace(err.Error()), called.CommandPath())
+		_, _ = fmt.Fprintf(root.ErrOrStderr(), "%s: %s\nRun `%s --help` for usage.\n", root.Name(), strings.TrimSpace(err.Error()), called.CommandPath())
 		return exitCode(err)
 	}
 	if text := err.Error(); text != "" {
-		fmt.Fprintf(root.ErrOrStderr(), "%s: %s\n", root.Name(), text)
+		_, _ = fmt.Fprintf(root.ErrOrStderr(), "%s: %s\n", root.Name(), text)
 	}
 	return exitCode(err)
 }

@@ -72,7 +72,16 @@ func terminalSize(file *os.File) func() (int, int) {
 
 // note tells the person something that is not the result.
 func (f *Factory) note(format string, args ...any) {
-	fmt.Fprintf(f.Err, format+"\n", args...)
+	// There is nowhere to report to that stderr is gone.
+	_, _ = fmt.Fprintf(f.Err, format+"\n", args...)
+}
+
+// result writes a line of the result; an error, such as a full disk, is the command's.
+func (f *Factory) result(format string, args ...any) error {
+	if _, err := fmt.Fprintf(f.Out, format+"\n", args...); err != nil {
+		return fmt.Errorf("write the result: %w", err)
+	}
+	return nil
 }
 
 // actor is who sends: as given, else SLUICE_ACTOR, else the name of the OS user. It is a claim and shown as one.

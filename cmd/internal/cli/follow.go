@@ -330,15 +330,24 @@ type lines struct {
 	seen   map[workflows.Event]bool
 	waits  map[string]bool
 	remark string
+	text   strings.Builder
 }
 
 func (p *lines) status(s workflows.RolloutStatus, remark string) error {
+	p.text.Reset()
+	p.changes(s, remark)
+	_, err := io.WriteString(p.w, p.text.String())
+	return err
+}
+
+// changes notes what has changed.
+func (p *lines) changes(s workflows.RolloutStatus, remark string) {
 	if remark != p.remark && remark != "" {
 		p.line(p.f.Now(), "%s %s", p.style.Warn("note:"), remark)
 	}
 	p.remark = remark
 	if remark != "" && !s.State.Ended() {
-		return nil
+		return
 	}
 	if p.seen == nil {
 		p.seen, p.waits = map[workflows.Event]bool{}, map[string]bool{}
@@ -382,14 +391,13 @@ func (p *lines) status(s workflows.RolloutStatus, remark string) error {
 		}
 	}
 	p.waits, p.last = waits, &s
-	return nil
 }
 
 func (p *lines) end() {}
 
-// line writes one line with its time.
+// line notes one line with its time.
 func (p *lines) line(at time.Time, format string, args ...any) {
-	fmt.Fprintf(p.w, "%s "+format+"\n", append([]any{p.f.clock(at)}, args...)...)
+	fmt.Fprintf(&p.text, "%s "+format+"\n", append([]any{p.f.clock(at)}, args...)...)
 }
 
 // sameCounts reports whether nothing happened in a wave that is worth a line.

@@ -291,19 +291,19 @@ func describe(sent Sent) string {
 // writeSent writes the result; a refusal is an error.
 func writeSent(o *CommandOptions, sent Sent) error {
 	f := o.Factory
-	if format := o.Format.Format(); format != out.Table {
-		if err := out.Write(f.Out, format, sent); err != nil {
-			return err
-		}
-	} else {
-		switch {
-		case sent.DryRun:
-			fmt.Fprintf(f.Out, "would send %s to %s: %s; nothing was sent (--dry-run)\n", describe(sent), sent.Workflow, sent.Touches)
-		case sent.Receipt == nil:
-			fmt.Fprintf(f.Out, "%s %s %s\n", f.Style.Warn("stored"), sent.Command, sent.Payload.ID)
-		case sent.Receipt.Accepted:
-			fmt.Fprintf(f.Out, "%s %s: %s\n", f.Style.Good("accepted"), sent.Command, out.Clean(sent.Receipt.Answer))
-		}
+	var err error
+	switch format := o.Format.Format(); {
+	case format != out.Table:
+		err = out.Write(f.Out, format, sent)
+	case sent.DryRun:
+		err = f.result("would send %s to %s: %s; nothing was sent (--dry-run)", describe(sent), sent.Workflow, sent.Touches)
+	case sent.Receipt == nil:
+		err = f.result("%s %s %s", f.Style.Warn("stored"), sent.Command, sent.Payload.ID)
+	case sent.Receipt.Accepted:
+		err = f.result("%s %s: %s", f.Style.Good("accepted"), sent.Command, out.Clean(sent.Receipt.Answer))
+	}
+	if err != nil {
+		return err
 	}
 	if sent.Receipt != nil && !sent.Receipt.Accepted {
 		return failf(exitRefused, "%s was refused: %s", sent.Command, sent.Receipt.Answer)

@@ -154,10 +154,11 @@ func writeStarted(f *Factory, format out.Format, s Started) error {
 		what = fmt.Sprintf("rollback of rollout %s (%s)", s.Of, what)
 	}
 	if s.DryRun {
-		fmt.Fprintf(f.Out, "would start %s; nothing was started (--dry-run)\n", what)
-		return nil
+		return f.result("would start %s; nothing was started (--dry-run)", what)
 	}
-	fmt.Fprintf(f.Out, "%s %s as rollout %s\n", f.Style.Good("started"), what, s.Rollout)
+	if err := f.result("%s %s as rollout %s", f.Style.Good("started"), what, s.Rollout); err != nil {
+		return err
+	}
 	f.note("Follow it with `%s watch %s`; why it waits with `%s explain %s`.", f.Program, l.args(), f.Program, l.args())
 	return nil
 }

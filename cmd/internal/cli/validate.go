@@ -102,9 +102,8 @@ func validateRun(o *ValidateOptions) error {
 	if !result.Valid {
 		return invalidDocuments(faults)
 	}
-	fmt.Fprintf(f.Out, "%s %s: %s, %s, %s, %s, %s\n", f.Style.Good("valid"), digest, counted(result.Targets, "target"),
+	return f.result("%s %s: %s, %s, %s, %s, %s", f.Style.Good("valid"), digest, counted(result.Targets, "target"),
 		named(result.Environments, "environment"), named(result.Deployments, "deployment"), named(result.Policies, "policy"), named(result.Checks, "check"))
-	return nil
 }
 
 // invalidDocuments lists the faults under a line that says how many there are.
