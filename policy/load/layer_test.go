@@ -1,0 +1,11 @@
+package load
+
+import (
+	"testing"
+
+	"github.com/seed-a0a4f4e3/sluice/tests/layers"
+)
+
+func TestLayer(t *testing.T) {
+	layers.Guard(t, []string{"policy", "policy/expr", "policy/calendar", "inventory", "executors"}, "go.temporal.io")
+}
