@@ -31,6 +31,8 @@ type Observed struct {
 	Reading executors.Reading `json:"reading"`
 	// Baselines are the values of metrics that compare with the time before the change, by metric index.
 	Baselines map[int]map[string]any `json:"baselines,omitempty"`
+	// Portable reports that the baselines are small enough to be passed on to the wave's soak.
+	Portable bool `json:"portable,omitempty"`
 }
 
 // AwaitInput asks what became of a change.
@@ -108,6 +110,10 @@ func (a *Activities) now() time.Time {
 	return time.Now()
 }
 
+// maxVersion is the longest version that is believed: longer than any tag or digest, and short enough that those of 500
+// targets fit one payload.
+const maxVersion = 128
+
 // Observe reads the version that runs on a target, and the baselines of its metrics. Idempotent and read-only.
 func (a *Activities) Observe(ctx context.Context, ref ChangeRef) (Observed, error) {
 	a.at("observe.begin", ref.Target)
@@ -120,9 +126,14 @@ func (a *Activities) Observe(ctx context.Context, ref ChangeRef) (Observed, erro
 	if err != nil {
 		return Observed{}, classify(err)
 	}
+	if len(reading.Version) > maxVersion {
+		return Observed{}, invalid(fmt.Errorf("activities: target %q says that it runs a version of %d bytes; more than %d are no version", ref.Target, len(reading.Version), maxVersion))
+	}
+	reading.Detail = clip(reading.Detail, 500)
 	out := Observed{Reading: reading}
 	if ref.Direction == executors.Apply && (!reading.Known || reading.Version != ref.Version) {
 		out.Baselines = a.baselines(ctx, p, p.targets[ref.Target])
+		out.Portable = portable(out.Baselines)
 	}
 	a.at("observe.end", ref.Target)
 	return out, nil

@@ -87,8 +87,19 @@ func (c Counted) tally() policy.Tally {
 // and is timed by the server, which costs no event.
 const patience = 3 * time.Second
 
-// maxBaseline bounds one baseline, so that those of 500 targets fit one payload.
-const maxBaseline = 400
+// maxBaseline bounds one baseline, which travels with its target's history.
+const maxBaseline = 4 << 10
+
+// portableBaselines bounds what of its baselines a target passes on to its wave's soak, so that 500 targets' fit one
+// payload: a few numbers, not a page.
+const portableBaselines = 220
+
+// portable reports whether baselines are small enough to travel to a soak. Others stay with their target: a soak's
+// condition that names one is then an error, and asks a person.
+func portable(baselines map[int]map[string]any) bool {
+	data, err := json.Marshal(baselines)
+	return err == nil && len(data) <= portableBaselines
+}
 
 // measuredAtOnce is how many measurements of one check run together.
 const measuredAtOnce = 16

@@ -522,6 +522,7 @@ func (r *rollout) reached(scope int, tried map[string]bool) []TargetOutcome {
 		first := len(out)
 		for _, t := range targets {
 			if t.Reached && !tried[t.Name] && !r.late[t.Name] {
+				t.Reason = "" // the way back does not need it
 				out = append(out, t)
 			}
 		}
@@ -611,7 +612,10 @@ func (r *rollout) remember(targets []TargetOutcome) {
 	}
 }
 
-// record writes what has changed to the ledger, at most 500 targets at a time, and waits until it is written.
+// recordTargets is how many targets one record carries: with everything as long as it may be, about 150 KiB.
+const recordTargets = 250
+
+// record writes what has changed to the ledger, some targets at a time, and waits until it is written.
 // Records are written one after the other, so that none overtakes an earlier one.
 func (r *rollout) record(ctx workflow.Context) error {
 	if err := workflow.Await(ctx, func() bool { return !r.recording }); err != nil {
@@ -620,7 +624,7 @@ func (r *rollout) record(ctx workflow.Context) error {
 	r.recording = true
 	defer func() { r.recording = false }()
 	for {
-		n := min(len(r.toRecord), MaxWaveTargets)
+		n := min(len(r.toRecord), recordTargets)
 		targets := slices.Clone(r.toRecord[:n])
 		r.toRecord = r.toRecord[n:]
 		r.sequence++

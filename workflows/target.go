@@ -78,7 +78,9 @@ type target struct {
 	stage   policy.TargetState
 	// intents counts askings for the change since it was last blocked, blocked how often it was.
 	intents, blocked int
-	result           TargetResult
+	// portable reports that the baselines are small enough for the wave's soak.
+	portable bool
+	result   TargetResult
 }
 
 // Target changes one target and says what became of it: Observe, Submit once, Await, Verify, and the checks. It always
@@ -99,6 +101,9 @@ func Target(cancellable workflow.Context, in TargetInput) (TargetResult, error) 
 	}
 	t.stage = t.result.State
 	t.details(ctx)
+	if !t.portable {
+		t.result.Baselines = nil
+	}
 	return t.result, nil
 }
 
@@ -169,7 +174,7 @@ func (t *target) apply(ctx workflow.Context) {
 		return
 	}
 	t.result.From, t.result.FromKnown = seen.Reading.Version, seen.Reading.Known
-	t.result.Baselines = seen.Baselines
+	t.result.Baselines, t.portable = seen.Baselines, seen.Portable
 	if seen.Reading.Known && seen.Reading.Version == t.in.Subject.Version {
 		t.end(policy.NoChange, "it runs %s already", t.in.Subject.Version)
 		return

@@ -391,11 +391,19 @@ func orElse(text, otherwise string) string {
 	return text
 }
 
-// outcomes are all targets as they stand.
+// reasonBytes is how much of a wave's result is reasons: with names and versions as long as they may be, the result of
+// 500 targets stays below 256 KiB.
+const reasonBytes = 32 << 10
+
+// outcomes are all targets as they stand. When very many have long reasons the later ones are cut short; each Target's
+// own workflow has them whole.
 func (w *walk) outcomes() []TargetOutcome {
 	out := make([]TargetOutcome, len(w.state.Targets))
+	left := reasonBytes
 	for i := range w.state.Targets {
 		out[i] = w.outcome(i)
+		out[i].Reason = clip(out[i].Reason, max(min(left, maxReason), 4))
+		left -= len(out[i].Reason)
 	}
 	return out
 }
