@@ -36,6 +36,13 @@ var server *embed.Server
 var namespaces atomic.Int64
 
 func TestMain(m *testing.M) {
+	if code, found := role(); found {
+		os.Exit(code)
+	}
+	if err := waitTogether(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	ctx := context.Background()
 	var err error
 	server, err = embed.Start(ctx, embed.Options{FrontendAddr: "127.0.0.1:0", Synchronous: embed.SynchronousNormal, Logger: quiet()})
