@@ -321,6 +321,8 @@ type Receipt struct {
 	// Accepted reports whether it took effect; Answer says what it did, or why it was refused.
 	Accepted bool   `json:"accepted"`
 	Answer   string `json:"answer"`
+	// Pending reports that the command was passed on and its answer is still to come.
+	Pending bool `json:"pending,omitempty"`
 }
 
 // BundleInput starts an upload. The documents are one gzipped tar-like JSON, cut into Chunks parts that follow as

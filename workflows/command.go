@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -126,7 +127,7 @@ func ApplyCommand(p policy.Progress, name string, c Command, f CommandFacts) (po
 	case Pause:
 		switch {
 		case backing || stopsForGood(p):
-			return refuse("nothing new starts any more: %s; a way back cannot be paused, abort leaves it", orElse(string(p.Stop.Cause), "stopped"))
+			return refuse("nothing new starts any more: %s; a way back cannot be paused, abort leaves it", cmp.Or(string(p.Stop.Cause), "stopped"))
 		case p.Paused:
 			return p, Effect{}, "it is paused already", nil
 		}

@@ -78,7 +78,7 @@ func Rollout(cancellable workflow.Context, in RolloutInput) (RolloutResult, erro
 		return RolloutResult{}, err
 	}
 	r.listen(cancellable, ctx)
-	r.note(ctx, orElse(in.By, whoSluice), fmt.Sprintf("%s of %s to %s asked for", in.Mode, in.Version.Name, in.Environment), in.Reason)
+	r.note(ctx, cmp.Or(in.By, whoSluice), fmt.Sprintf("%s of %s to %s asked for", in.Mode, in.Version.Name, in.Environment), in.Reason)
 	r.show(ctx)
 
 	var err error
@@ -440,7 +440,7 @@ func (r *rollout) takeBack(ctx workflow.Context, scope int) {
 	if r.back.Cause == "" {
 		r.back.Cause = string(r.progress.Stop.Cause)
 	}
-	who := orElse(r.progress.Stop.By, whoSluice)
+	who := cmp.Or(r.progress.Stop.By, whoSluice)
 	r.note(ctx, who, "rollback begins", r.reason)
 	r.tellWaves(ctx)
 	workflow.Go(ctx, func(ctx workflow.Context) {
@@ -731,14 +731,14 @@ func (r *rollout) apply(ctx workflow.Context, name string, c Command, remark str
 	r.progress = next
 	c.Wave = max(c.Wave, effect.Wave, facts.Wave)
 	n := r.receipt(ctx, name, c, true, answer)
-	r.note(ctx, orElse(c.By, "somebody"), name+targetOf(c), c.Reason)
+	r.note(ctx, cmp.Or(c.By, "somebody"), name+targetOf(c), c.Reason)
 	order := Order{Do: name, Target: c.Target, By: c.By, Reason: c.Reason}
 	switch {
 	case effect.Order != "":
 		r.orders++
 		order.Number = r.orders
 		r.pending[order.Number] = n
-		r.receipts[n-r.dropped].Accepted = false
+		r.receipts[n-r.dropped].Accepted, r.receipts[n-r.dropped].Pending = false, true
 		r.waves[effect.Wave-1].SignalChildWorkflow(ctx, targetSignal, order)
 	case effect.SkipLater:
 		r.skips = append(r.skips, order)
@@ -785,7 +785,8 @@ func (r *rollout) answer(a OrderAnswer) {
 	if n < r.dropped {
 		return
 	}
-	r.receipts[n-r.dropped].Accepted, r.receipts[n-r.dropped].Answer = a.Accepted, clip(a.Answer, clipCommand)
+	receipt := &r.receipts[n-r.dropped]
+	receipt.Accepted, receipt.Answer, receipt.Pending = a.Accepted, clip(a.Answer, clipCommand), false
 }
 
 // outcomeOf returns the outcome of a target of a closed wave.

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -149,8 +150,8 @@ func (r *rollout) markdown() string {
 	}
 	shown := 0
 	for n := len(r.receipts) - 1; n >= 0 && shown < 3; n-- {
-		if c := r.receipts[n]; !c.Accepted {
-			fmt.Fprintf(&b, "\nRefused: %s by %s: %s\n", c.Name, escape(orElse(c.By, "somebody")), escape(clip(c.Answer, 200)))
+		if c := r.receipts[n]; !c.Accepted && !c.Pending {
+			fmt.Fprintf(&b, "\nRefused: %s by %s: %s\n", c.Name, escape(cmp.Or(c.By, "somebody")), escape(clip(c.Answer, 200)))
 			shown++
 		}
 	}

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -335,7 +336,7 @@ func (w *walk) obey(_ workflow.Context, o Order) (bool, string) {
 		t.Reason = clip("left out"+byAndWhy(o.By, o.Reason), maxReason)
 		return true, t.Name + " is left out"
 	case o.Do == Retry && (w.state.Breached != "" || w.state.Control == policy.ControlStop):
-		return false, "nothing new starts any more: " + orElse(w.state.Breached, "the rollout was stopped")
+		return false, "nothing new starts any more: " + cmp.Or(w.state.Breached, "the rollout was stopped")
 	case o.Do == Retry && w.state.Control == policy.ControlPause:
 		return false, "the rollout is paused; resume it first"
 	case o.Do == Retry && !retriable(t.State):
@@ -382,13 +383,6 @@ func byAndWhy(by, why string) string {
 		out += ": " + why
 	}
 	return out
-}
-
-func orElse(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }
 
 // reasonBytes is how much of a wave's result is reasons: with names and versions as long as they may be, the result of

@@ -270,9 +270,9 @@ func TestFlagsReachTheirOptions(t *testing.T) {
 	}
 	t.Run("rollback", func(t *testing.T) {
 		parsed(t, NewCmdRollback(f, func(_ *cobra.Command, o *RollbackOptions) error {
-			check(t, []any{o.Name, o.Lane, o.Wave, o.Target, o.Wait}, []any{"rollback", production, 2, "eu-1", waitFlags{Wait: true}})
+			check(t, []any{o.Name, o.Lane, o.Rollout, o.Wait}, []any{"rollback", production, "R0", waitFlags{Wait: true}})
 			return nil
-		}), "web", "-e", "Production", "--wave", "2", "--target", "eu-1", "--wait")
+		}), "web", "-e", "Production", "--rollout", "R0", "--wait")
 	})
 	t.Run("worker", func(t *testing.T) {
 		parsed(t, NewCmdWorker(f, func(_ *cobra.Command, o *WorkerOptions) error {

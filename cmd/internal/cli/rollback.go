@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
@@ -21,7 +22,7 @@ type RollbackOptions struct {
 func NewCmdRollback(f *Factory, runF func(*cobra.Command, *RollbackOptions) error) *cobra.Command {
 	o := &RollbackOptions{CommandOptions: CommandOptions{Factory: f, Name: workflows.RollBack,
 		Format: out.NewFormatFlag(out.Table, out.JSON, out.YAML, out.NDJSON)}}
-	use := commandUse{wave: "bring back only this wave; then the rollout holds", target: "bring back only this target; then the rollout holds"}
+	var use commandUse // of the whole rollout only
 	cmd := &cobra.Command{
 		Use:   "rollback DEPLOYMENT -e ENVIRONMENT",
 		Short: "Bring every target that was reached back to the version it had",
@@ -30,8 +31,7 @@ runs, nothing new starts from the moment that it hears of it; no window, approva
 rollout that has ended is taken back by a run of its own in the same lane. Accepted also while no worker is running: it
 begins when one comes.`,
 		Example: `  sluice rollback web -e Production --reason "write latency"
-  sluice rollback web -e Production --rollout 01JQ… --wait
-  sluice rollback web -e Production --target cluster-eu-1`,
+  sluice rollback web -e Production --rollout 01JQ… --wait`,
 		Args: laneArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(cmd, args, use); err != nil {
@@ -66,8 +66,8 @@ func rollbackRun(ctx context.Context, o *RollbackOptions) error {
 	if !r.open() {
 		return rollbackEnded(ctx, o, t, r)
 	}
-	if err := sendable(&o.CommandOptions, r); err != nil {
-		return err
+	if o.Rollout != "" && o.Rollout != r.rollout {
+		return rollbackEarlier(ctx, o, t, r)
 	}
 	sent, err := t.send(ctx, &o.CommandOptions, r)
 	if err != nil {
@@ -80,15 +80,43 @@ func rollbackRun(ctx context.Context, o *RollbackOptions) error {
 	if sent.Receipt != nil {
 		f.note("accepted: %s", sent.Receipt.Answer)
 	}
-	return follow(ctx, f, t, followOptions{run: r, format: o.Format.Format(), wait: o.Wait, final: true, back: o.Target == "" && o.Wave == 0})
+	return follow(ctx, f, t, followOptions{run: r, format: o.Format.Format(), wait: o.Wait, final: true, back: true})
+}
+
+// rollbackEarlier takes back a rollout that has ended while another one is open. One that has started nothing yet yields
+// the lane; any other refuses, and names itself.
+func rollbackEarlier(ctx context.Context, o *RollbackOptions, t *temporal, open run) error {
+	if _, err := t.find(ctx, o.Lane, o.Rollout); err != nil {
+		return err
+	}
+	sent, err := t.send(ctx, &o.CommandOptions, open)
+	if err != nil || o.DryRun {
+		return errors.Join(err, writeSent(&o.CommandOptions, sent))
+	}
+	if sent.Receipt == nil || !sent.Receipt.Accepted {
+		return writeSent(&o.CommandOptions, sent)
+	}
+	o.Factory.note("rollout %s of version %s had started nothing and yields the lane", open.rollout, open.version)
+	if err := t.awaitClosed(ctx, open); err != nil {
+		return err
+	}
+	return rollbackEnded(ctx, o, t, open)
+}
+
+// awaitClosed waits until a run that is ending has ended.
+func (t *temporal) awaitClosed(ctx context.Context, r run) error {
+	waiting, cancel := context.WithTimeout(ctx, receiptTimeout)
+	defer cancel()
+	err := t.GetWorkflow(waiting, r.lane.id(), r.id).Get(waiting, nil)
+	if ctx.Err() == nil && waiting.Err() != nil {
+		return failf(exitUnavailable, "rollout %s has not ended within %s; send the rollback again once it has", r.rollout, receiptTimeout)
+	}
+	return err
 }
 
 // rollbackEnded takes a rollout back that has ended, by a run of its own in the lane.
 func rollbackEnded(ctx context.Context, o *RollbackOptions, t *temporal, last run) error {
 	f := o.Factory
-	if o.Target != "" || o.Wave > 0 {
-		return usagef("rollout %s has ended; only a whole rollout can be taken back then, without --target and --wave", last.rollout)
-	}
 	by, err := f.actor(o.As)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -155,7 +156,7 @@ func (t *temporal) send(ctx context.Context, o *CommandOptions, r run) (Sent, er
 		return Sent{}, err
 	}
 	sent := Sent{Command: o.Name, Workflow: o.Lane.id(), DryRun: o.DryRun, Payload: workflows.Command{
-		ID: ulid.Make().String(), By: by, Reason: o.Reason, Rollout: r.rollout, Wave: o.Wave, Target: o.Target, Plan: o.Plan}}
+		ID: ulid.Make().String(), By: by, Reason: o.Reason, Rollout: cmp.Or(o.Rollout, r.rollout), Wave: o.Wave, Target: o.Target, Plan: o.Plan}}
 	if o.DryRun {
 		status, remark, err := t.status(ctx, r)
 		if err != nil {
@@ -206,7 +207,7 @@ func (t *temporal) receipt(ctx context.Context, r run, id string) (*workflows.Re
 		err := t.query(waiting, r.lane.id(), r.id, workflows.StatusQuery, &status)
 		if err == nil {
 			for i := range status.Commands {
-				if status.Commands[i].ID == id {
+				if status.Commands[i].ID == id && !status.Commands[i].Pending {
 					return &status.Commands[i], nil
 				}
 			}

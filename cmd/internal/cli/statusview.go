@@ -129,7 +129,10 @@ func writeStatus(w io.Writer, f *Factory, style out.Style, s workflows.RolloutSt
 		grid.Indent = "  "
 		for _, c := range s.Commands[max(0, len(s.Commands)-shownCommands):] {
 			verdict := "accepted"
-			if !c.Accepted {
+			switch {
+			case c.Pending:
+				verdict = "passed on"
+			case !c.Accepted:
 				verdict = style.Bad("refused")
 			}
 			grid.Row(f.clock(c.At), commandOf(c), out.Clean(c.By), verdict, out.Clean(c.Answer))
