@@ -299,3 +299,50 @@ func TestAWorkflowEndedInTemporalIsNotShownAsRunning(t *testing.T) {
 	}
 	s.run(exitUnsuccessful, "watch", "web", "-e", "Production")
 }
+
+func TestAnEarlierRolloutIsTakenBackPastOneThatHasStartedNothing(t *testing.T) {
+	s := newSite(t)
+	s.startWorker()
+	s.run(exitPerson, "start", "web@v1", "-e", "Production", "-f", s.documents, "--wait", "--no-input")
+	s.run(exitOK, "approve", "web", "-e", "Production", "--as", "bob")
+	s.run(exitOK, "watch", "web", "-e", "Production")
+	first := s.status()
+
+	s.edit("  - waves:", "  - approval: {min: 1}\n  - waves:")
+	s.run(exitPerson, "start", "web@v2", "-e", "Production", "-f", s.documents, "--wait", "--no-input")
+	second := s.status()
+	if second.State != workflows.AwaitingApproval || second.Counts["Pending"] != second.Targets {
+		t.Fatalf("the second rollout: %s, %v", second.State, second.Counts)
+	}
+	_, stderr := s.run(exitOK, "rollback", "web", "-e", "Production", "--rollout", first.Rollout, "--wait")
+	wants(t, stderr, "had started nothing and yields the lane")
+	if got := s.status(); got.State != workflows.RolledBack || got.Of != first.Rollout {
+		t.Errorf("afterwards: %s of %s, want RolledBack of %s", got.State, got.Of, first.Rollout)
+	}
+}
+
+// edit replaces a part of the documents.
+func (s *site) edit(old, replacement string) {
+	s.t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.documents, "*"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	found := false
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if !strings.Contains(string(data), old) {
+			continue
+		}
+		found = true
+		if err := os.WriteFile(file, []byte(strings.Replace(string(data), old, replacement, 1)), 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	if !found {
+		s.t.Fatalf("the documents do not contain %q", old)
+	}
+}
