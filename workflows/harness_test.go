@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
@@ -225,6 +226,7 @@ func newWorld(t *testing.T, p policy.Policy, names ...string) *world {
 	w.gauge = &gauge{value: func(string, time.Time) metrics.Sample { return metrics.Sample{Result: map[string]any{"value": 1.0}} }}
 	w.env.SetTestTimeout(time.Minute)
 	w.env.SetWorkerOptions(worker.Options{WorkflowPanicPolicy: worker.FailWorkflow})
+	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: RolloutID("prod", "web"), TaskQueue: ControlQueue})
 	w.env.SetStartTime(time.Date(2026, 11, 2, 9, 0, 0, 0, time.UTC))
 	snapshot := inventory.Snapshot{}
 	for _, n := range names {

@@ -31,7 +31,8 @@ type RollbackInput struct {
 // own and a reading back of each, and never a soak, a window or an approval. One target's failure stops no other.
 func Rollback(cancellable workflow.Context, in RollbackInput) (WaveResult, error) {
 	ctx, _ := workflow.NewDisconnectedContext(cancellable)
-	w := &walk{subject: in.Subject, number: in.Part, restores: true, verify: in.Verify}
+	w := &walk{subject: in.Subject, number: in.Part, restores: true, verify: in.Verify,
+		id: BackID(in.Subject.Environment, in.Subject.Deployment, in.Subject.Rollout, in.Part)}
 	w.state = policy.WaveState{MaxConcurrency: in.Concurrency, Budget: in.Budget, Control: policy.ControlRun,
 		AllSkippedAccepted: true} // left alone is a fine end for all of them
 	w.slice = activities.WaveSlice{Deadline: in.Deadline}

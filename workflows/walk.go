@@ -78,7 +78,7 @@ type OrderAnswer struct {
 // walk starts Target workflows for a list of targets as policy.DecideWave says. A Wave and a Rollback are both walks.
 type walk struct {
 	subject  Subject
-	id       string // workflow id, under which the targets' ids are
+	id       string // this workflow's own id, under which the targets' ids are
 	number   int    // wave, or part of a rollback
 	restores bool   // a rollback
 	slice    activities.WaveSlice
@@ -95,7 +95,6 @@ type walk struct {
 	changed     bool
 	report      Report
 	reporting   bool
-	parent      workflow.Execution
 	reportedAll int // terminal targets at the last report
 }
 
@@ -431,7 +430,7 @@ func (w *walk) tell(ctx workflow.Context) {
 	w.report = now
 	w.reportedAll = terminal(w.state.Targets)
 	w.reporting = true
-	sent := workflow.SignalExternalWorkflow(ctx, w.parent.ID, "", reportSignal, now)
+	sent := workflow.SignalExternalWorkflow(ctx, RolloutID(w.subject.Environment, w.subject.Deployment), "", reportSignal, now)
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		// An error means that the Rollout is gone; a cancellation of this workflow is on its way.
 		if err := sent.Get(ctx, nil); err != nil {
@@ -524,11 +523,6 @@ func (w *walk) page(p TargetsPage) (TargetsAnswer, error) {
 
 // setup registers what every walk answers and hears.
 func (w *walk) setup(cancellable, ctx workflow.Context) error {
-	info := workflow.GetInfo(ctx)
-	w.id = info.WorkflowExecution.ID
-	if info.ParentWorkflowExecution != nil {
-		w.parent = *info.ParentWorkflowExecution
-	}
 	if err := workflow.SetQueryHandlerWithOptions(ctx, TargetsQuery, w.page, workflow.QueryHandlerOptions{
 		Description: `The targets, a page at a time. JSON: {"offset":0,"limit":100}`}); err != nil {
 		return err

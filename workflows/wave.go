@@ -36,7 +36,7 @@ type WaveResult struct {
 // it is done, over its budget, without a success, or stopped with nothing in flight.
 func Wave(cancellable workflow.Context, in WaveInput) (WaveResult, error) {
 	ctx, _ := workflow.NewDisconnectedContext(cancellable)
-	w := &walk{subject: in.Subject, number: in.Wave, verify: true}
+	w := &walk{subject: in.Subject, number: in.Wave, verify: true, id: WaveID(in.Subject.Environment, in.Subject.Deployment, in.Subject.Rollout, in.Wave)}
 	w.state.Control, w.state.Before = in.Control, in.Before
 	if err := w.setup(cancellable, ctx); err != nil {
 		return WaveResult{}, err
