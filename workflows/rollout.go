@@ -341,10 +341,10 @@ func (r *rollout) closed(ctx workflow.Context, i int, result WaveResult, err err
 	r.closedAt[i] = workflow.Now(ctx)
 	r.changed = true
 	if err != nil {
-		// Terminated from outside, or its plan could not be read: what its targets have done is known only as far as it
-		// was reported.
 		w.Phase, w.Reason = policy.WaveFailed, "its workflow ended without a result: "+cause(err)
+		r.lost(ctx, i)
 		r.stop(ctx, policy.StoppedFailed, i, w.Reason)
+		r.changed = true
 		return
 	}
 	w.Phase, w.Reason, w.Counts = result.Phase, result.Reason, result.Counts
@@ -379,6 +379,23 @@ func (r *rollout) closed(ctx workflow.Context, i int, result WaveResult, err err
 			workflow.GetLogger(ctx).Error("The rollout could not be recorded", "error", err)
 		}
 	})
+}
+
+// lost takes a wave that was ended from outside: which of its targets were reached is not known, so that each is listed
+// as one that a person must look at, and none is forgotten by a rollback.
+func (r *rollout) lost(ctx workflow.Context, i int) {
+	var slice activities.WaveSlice
+	ref := activities.WaveRef{Plan: r.progress.Plan.Digest, Wave: i + 1}
+	if err := workflow.ExecuteActivity(bookkeeping(ctx, fmt.Sprintf("Read wave %d of the plan", i+1)), acts.LoadWave, ref).Get(ctx, &slice); err != nil {
+		workflow.GetLogger(ctx).Error("The targets of a lost wave could not be listed", "error", err)
+		return
+	}
+	for n, t := range slice.Wave.Targets {
+		r.outcomes[i] = append(r.outcomes[i], TargetOutcome{Name: t.Name, Wave: i + 1, State: policy.NeedsRecovery, Started: n + 1, Reached: true, Counted: true,
+			Reason: "the workflow of its wave was ended from outside: whether it was changed is not known"})
+	}
+	r.recount(i)
+	r.remember(r.outcomes[i])
 }
 
 // stop notes a stop that nobody sent. A person's stop is stronger.
@@ -575,7 +592,7 @@ func (r *rollout) returned(targets []TargetOutcome) {
 	for i := range r.outcomes {
 		r.overlay(i, targets)
 	}
-	r.remember(targets)
+	r.remember(slices.DeleteFunc(slices.Clone(targets), func(t TargetOutcome) bool { return t.State == policy.Pending })) // not got to: as recorded
 	for i := range r.progress.Waves {
 		if !r.progress.Waves[i].Open {
 			r.progress.Waves[i].Reached = 0

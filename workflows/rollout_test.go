@@ -1,12 +1,14 @@
 package workflows
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/mock"
 	commonpb "go.temporal.io/api/common/v1"
 	"go.temporal.io/sdk/converter"
 
@@ -587,5 +589,17 @@ func TestARolloutThatHasStartedNothingYieldsToAnEarlierOnesRollback(t *testing.T
 	begun.send(2*time.Minute, Approve, map[string]any{"by": "bob"})
 	if s := begun.run(); s.State != Succeeded || s.Commands[0].Accepted {
 		t.Errorf("%s, commands %+v; want one that has begun to refuse it and go on", s.State, s.Commands)
+	}
+}
+
+func TestAWaveEndedFromOutsideListsItsTargetsForAPerson(t *testing.T) {
+	w := newWorld(t, waves("a", "b"), "a", "b")
+	w.env.OnWorkflow(WaveType, mock.Anything, mock.Anything).Return(WaveResult{}, errors.New("terminated"))
+	s := w.run()
+	if s.State != Failed || s.Counts[policy.NeedsRecovery] != 1 || len(s.Attention) != 1 || s.Attention[0].Name != "a" {
+		t.Errorf("%s (%s), counts %v, attention %+v; want a listed", s.State, s.Reason, s.Counts, s.Attention)
+	}
+	if r := w.ledger.records["R1"]; len(r.Targets) != 1 || !r.Targets[0].Reached {
+		t.Errorf("record %+v: a rollback would forget a", r)
 	}
 }

@@ -211,6 +211,6 @@ func (w *walk) show(ctx workflow.Context) {
 }
 
 // escape keeps operators' and systems' words from being read as Markdown or HTML.
-func escape(text string) string {
-	return strings.NewReplacer("\\", "\\\\", "|", "\\|", "<", "&lt;", ">", "&gt;", "*", "\\*", "_", "\\_", "`", "'", "[", "\\[", "]", "\\]", "\r", " ", "\n", " ").Replace(text)
-}
+func escape(text string) string { return plain.Replace(text) }
+
+var plain = strings.NewReplacer("\\", "\\\\", "|", "\\|", "<", "&lt;", ">", "&gt;", "*", "\\*", "_", "\\_", "`", "'", "[", "\\[", "]", "\\]", "\r", " ", "\n", " ")
