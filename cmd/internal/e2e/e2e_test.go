@@ -132,6 +132,14 @@ func documents(text string) []load.File { return []load.File{{Name: "all.yaml", 
 // start uploads documents and starts a rollout of web to Production.
 func (l *lane) start(text, version string) workflows.RolloutInput {
 	l.t.Helper()
+	in := l.prepare(text, version)
+	l.launch(in)
+	return in
+}
+
+// prepare uploads documents, and plans as whoever starts a rollout does.
+func (l *lane) prepare(text, version string) workflows.RolloutInput {
+	l.t.Helper()
 	packed, digest, err := wire.Pack(documents(text))
 	if err != nil {
 		l.t.Fatal(err)
@@ -142,14 +150,18 @@ func (l *lane) start(text, version string) workflows.RolloutInput {
 		l.t.Fatal(err)
 	}
 	l.upload(packed, digest)
-	in := workflows.RolloutInput{Rollout: ulid.Make().String(), Mode: workflows.ModeRollout, Deployment: "web", Environment: "Production",
+	return workflows.RolloutInput{Rollout: ulid.Make().String(), Mode: workflows.ModeRollout, Deployment: "web", Environment: "Production",
 		Version: r.Version, BundleDigest: digest, PlanDigest: planned.Plan.Digest, By: "ann"}
-	_, err = l.client.ExecuteWorkflow(l.t.Context(), client.StartWorkflowOptions{ID: workflows.RolloutID("Production", "web"), TaskQueue: workflows.ControlQueue,
+}
+
+// launch starts a prepared rollout.
+func (l *lane) launch(in workflows.RolloutInput) {
+	l.t.Helper()
+	_, err := l.client.ExecuteWorkflow(l.t.Context(), client.StartWorkflowOptions{ID: workflows.RolloutID("Production", "web"), TaskQueue: workflows.ControlQueue,
 		WorkflowIDConflictPolicy: enumspb.WORKFLOW_ID_CONFLICT_POLICY_FAIL, WorkflowExecutionErrorWhenAlreadyStarted: true}, workflows.RolloutType, in)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	return in
 }
 
 func (l *lane) upload(packed []byte, digest string) {
@@ -238,4 +250,3 @@ func (l *lane) signal(name string, c workflows.Command) {
 		l.t.Fatal(err)
 	}
 }
-
