@@ -65,7 +65,7 @@ func checking(ctx workflow.Context, queue, summary string) workflow.Context {
 	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		TaskQueue:           queue,
 		StartToCloseTimeout: 5 * time.Minute,
-		HeartbeatTimeout:    2 * heartbeatTimeout, // a round of slow measurements of 500 targets goes on between two beats
+		HeartbeatTimeout:    heartbeatTimeout,
 		WaitForCancellation: false,                // a read-only look must not delay a stop
 		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 1.5, MaximumInterval: 10 * time.Second},
 		Summary:             summary,
