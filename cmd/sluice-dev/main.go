@@ -1,5 +1,5 @@
-// Command sluice-dev is the command line of sluice with a Temporal server linked in: `up` runs everything on one machine.
-// Production uses sluice and a Temporal of its own.
+// Command sluice-dev is the command line of sluice with a Temporal server linked in: `up` runs everything on one machine,
+// `demo` shows a release that is caught and taken back. Production uses sluice and a Temporal of its own.
 package main
 
 import (
@@ -14,7 +14,7 @@ func main() { os.Exit(cli.Main(newRoot())) }
 
 // newRoot returns the common commands with those of this program.
 func newRoot() *cobra.Command {
-	root := cli.New(newUp())
+	root := cli.New(newUp(), newDemo(), newSim())
 	root.Use = "sluice-dev"
 	return root
 }
