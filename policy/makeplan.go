@@ -141,6 +141,9 @@ func (p *planner) fault(place Place, path, format string, args ...any) {
 	p.faults = append(p.faults, Fault{Place: place, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
+// failsOn refuses an expression that has no answer on a target.
+const failsOn = "fails on target %q: %s; it must be true or false on every target: mend that one, or ask with has() first"
+
 // value looks an expression's value up; a missing one is an evaluation error, so that nothing is decided on it.
 func (p *planner) value(e Expression, target int) Value {
 	values := p.matches[e]
@@ -240,7 +243,7 @@ func (p *planner) policyMatches(pol Policy, target int) bool {
 			}
 			in, problem := p.holds(part.expr, target)
 			if problem != "" {
-				p.fault(pol.Place, fmt.Sprintf("Policy %q selectors[%d].%s", pol.Name, n, part.key), "fails on target %q: %s", p.targets[target].Name, problem)
+				p.fault(pol.Place, fmt.Sprintf("Policy %q selectors[%d].%s", pol.Name, n, part.key), failsOn, p.targets[target].Name, problem)
 				return false
 			}
 			all = in
@@ -322,7 +325,7 @@ func (p *planner) assign() {
 		for _, i := range left {
 			in, problem := p.holds(rule.Select, i)
 			if problem != "" {
-				p.fault(rule.Place, path+" select", "fails on target %q: %s", p.targets[i].Name, problem)
+				p.fault(rule.Place, path+" select", failsOn, p.targets[i].Name, problem)
 				return
 			}
 			if in {

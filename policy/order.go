@@ -54,7 +54,7 @@ func (p *planner) sort(targets []int, keys []SortKey, place Place, path string) 
 				if problem == "" {
 					problem = "it has no value there"
 				}
-				p.fault(place, path+" sortBy", "%s cannot order target %q: %s", key.By, p.targets[i].Name, problem)
+				p.fault(place, path+" sortBy", "%s cannot order target %q: %s; an order needs a text, a number or a bool on every target", key.By, p.targets[i].Name, problem)
 				return false
 			}
 		}

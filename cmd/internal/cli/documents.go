@@ -77,11 +77,18 @@ func (d documents) placed(err error) error {
 	if !errors.As(err, &faults) {
 		return err
 	}
+	// A message may name a place too, as that of the first of two.
+	var mentioned []string
+	for _, f := range d.files {
+		mentioned = append(mentioned, " at "+f.Name+":", " at "+path.Join(d.folder, f.Name)+":")
+	}
+	inMessages := strings.NewReplacer(mentioned...)
 	out := make(policy.Faults, len(faults))
 	for i, fault := range faults {
 		if fault.Place.File != "" {
 			fault.Place.File = path.Join(d.folder, fault.Place.File)
 		}
+		fault.Message = inMessages.Replace(fault.Message)
 		out[i] = fault
 	}
 	if errors.As(err, &refused) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -106,8 +107,12 @@ func validateRun(o *ValidateOptions) error {
 		named(result.Environments, "environment"), named(result.Deployments, "deployment"), named(result.Policies, "policy"), named(result.Checks, "check"))
 }
 
-// invalidDocuments lists the faults under a line that says how many there are.
+// invalidDocuments lists the faults under a line that says how many there are. A fault that is nowhere in the documents,
+// such as the name of a deployment that they lack, is not theirs.
 func invalidDocuments(faults policy.Faults) error {
+	if !slices.ContainsFunc(faults, func(fault policy.Fault) bool { return fault.Place.File != "" }) {
+		return failf(exitUsage, "%w", faults)
+	}
 	return failf(exitUsage, "the documents are not valid: %s\n%w", counted(len(faults), "fault"), faults)
 }
 
