@@ -221,6 +221,7 @@ func (r *rollout) walk(ctx workflow.Context) error {
 		return err
 	}
 	for {
+		hear(ctx)
 		r.changed = false
 		now := workflow.Now(ctx)
 		d := policy.Decide(r.progress, now)

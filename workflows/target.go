@@ -133,6 +133,19 @@ func listen(cancellable, ctx workflow.Context, set func(workflow.Context, policy
 	})
 }
 
+// hear lets the coroutines that listen take what has arrived, before something is decided. A workflow hears of all that
+// happened since its last task at once, and its coroutines run in the order in which they began: the one that waited for
+// an activity's answer would otherwise act on it before a stop that came with it, or before it, is heard.
+func hear(ctx workflow.Context) {
+	heard := false
+	// The condition fails once, which gives every other coroutine its turn. No error: ctx is never cancelled.
+	_ = workflow.Await(ctx, func() bool {
+		was := heard
+		heard = true
+		return was
+	})
+}
+
 func (t *target) status() TargetStatus {
 	return TargetStatus{Name: t.in.Target, Wave: t.in.Wave, State: t.stage, Reason: t.result.Reason, Reached: t.result.Reached,
 		From: t.result.From, Attempt: t.in.Attempt}
@@ -190,6 +203,7 @@ func (t *target) apply(ctx workflow.Context) {
 	if !t.in.Checks {
 		return
 	}
+	hear(ctx)
 	if t.control == policy.ControlStop {
 		t.result.Reason = "stopped before its checks"
 		return
@@ -199,6 +213,7 @@ func (t *target) apply(ctx workflow.Context) {
 
 // mayBegin waits out a pause, and reports false, with the result set, when a stop came before the change was asked for.
 func (t *target) mayBegin(ctx workflow.Context) bool {
+	hear(ctx)
 	if t.control == policy.ControlPause {
 		t.stage = policy.Waiting
 		t.result.Reason = "the rollout is paused"

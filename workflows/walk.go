@@ -111,6 +111,7 @@ type targetDetail struct {
 // settle runs the walk until nothing more will happen, and returns the phase it ended in.
 func (w *walk) settle(ctx workflow.Context) error {
 	for {
+		hear(ctx)
 		w.changed = false
 		d := policy.DecideWave(w.state)
 		if d.Breached != "" && w.state.Breached == "" {
