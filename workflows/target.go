@@ -205,7 +205,7 @@ func (t *target) apply(ctx workflow.Context) {
 	}
 	hear(ctx)
 	if t.control == policy.ControlStop {
-		t.result.Reason = "stopped before its checks"
+		t.unchecked()
 		return
 	}
 	t.check(ctx, ended)
@@ -397,7 +397,7 @@ func (t *target) check(ctx workflow.Context, since time.Time) {
 	cancel()
 	switch {
 	case !done:
-		t.end(policy.Succeeded, "stopped before its checks had ended")
+		t.unchecked()
 	case err != nil:
 		t.hold("its checks could not be carried out: " + cause(err))
 	case len(out.Changed) == 0:
@@ -407,6 +407,11 @@ func (t *target) check(ctx workflow.Context, since time.Time) {
 	default:
 		t.hold(out.Changed[0].Reason)
 	}
+}
+
+// unchecked ends a target that a stop kept from its checks: it runs the new version, and that is all that is known.
+func (t *target) unchecked() {
+	t.end(policy.Verifying, "stopped before its checks had ended: whether it runs well is not known")
 }
 
 func (t *target) hold(reason string) {
