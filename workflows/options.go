@@ -66,7 +66,7 @@ func checking(ctx workflow.Context, queue, summary string) workflow.Context {
 		TaskQueue:           queue,
 		StartToCloseTimeout: 5 * time.Minute,
 		HeartbeatTimeout:    heartbeatTimeout,
-		WaitForCancellation: false,                // a read-only look must not delay a stop
+		WaitForCancellation: false, // a read-only look must not delay a stop
 		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 1.5, MaximumInterval: 10 * time.Second},
 		Summary:             summary,
 	})
