@@ -31,7 +31,7 @@ type rollout struct {
 	reports  []Report
 	openedAt []time.Time
 	closedAt []time.Time
-	waves    []workflow.ChildWorkflowFuture
+	waves    []*line
 
 	back     RollbackStatus
 	backOpen workflow.ChildWorkflowFuture
@@ -39,9 +39,9 @@ type rollout struct {
 	backDone []TargetOutcome
 	parts    int
 
-	late      map[string]bool                         // targets being retried after their wave has closed
-	lateOpen  map[string]workflow.ChildWorkflowFuture // their attempts
-	skips     []Order                                 // for waves that have not been opened
+	late      map[string]bool  // targets being retried after their wave has closed
+	lateOpen  map[string]*line // their attempts
+	skips     []Order          // for waves that have not been opened
 	orders    int
 	pending   map[int]int // order number → index of its receipt
 	receipts  []Receipt
@@ -71,7 +71,7 @@ const (
 // eight commands, and takes back what was reached when it must. It is the lane: one open run at a time.
 func Rollout(cancellable workflow.Context, in RolloutInput) (RolloutResult, error) {
 	ctx, _ := workflow.NewDisconnectedContext(cancellable)
-	r := &rollout{in: in, phase: Planned, started: workflow.Now(ctx), late: map[string]bool{}, lateOpen: map[string]workflow.ChildWorkflowFuture{}, pending: map[int]int{}, seen: map[string]bool{}}
+	r := &rollout{in: in, phase: Planned, started: workflow.Now(ctx), late: map[string]bool{}, lateOpen: map[string]*line{}, pending: map[int]int{}, seen: map[string]bool{}}
 	r.progress.Author = in.By
 	if err := workflow.SetQueryHandlerWithOptions(ctx, StatusQuery, func() (RolloutStatus, error) { return r.status(), nil },
 		workflow.QueryHandlerOptions{Description: "Where this rollout stands, what it waits for, and what became of each command."}); err != nil {
@@ -143,7 +143,7 @@ func (r *rollout) take(p policy.Plan) {
 	for i := range r.progress.Waves {
 		r.progress.Waves[i].Phase = policy.WavePending
 	}
-	r.outcomes, r.reports, r.waves = make([][]TargetOutcome, n), make([]Report, n), make([]workflow.ChildWorkflowFuture, n)
+	r.outcomes, r.reports, r.waves = make([][]TargetOutcome, n), make([]Report, n), make([]*line, n)
 	r.openedAt, r.closedAt = make([]time.Time, n), make([]time.Time, n)
 	r.changed = true
 }
@@ -297,11 +297,11 @@ func (r *rollout) tellWaves(ctx workflow.Context) {
 	c := r.control()
 	for i := range r.progress.Waves {
 		if r.progress.Waves[i].Open {
-			r.waves[i].SignalChildWorkflow(ctx, controlSignal, c)
+			r.waves[i].tell(ctx, c)
 		}
 	}
 	for _, name := range workflow.DeterministicKeys(r.lateOpen) {
-		r.lateOpen[name].SignalChildWorkflow(ctx, controlSignal, c)
+		r.lateOpen[name].tell(ctx, c)
 	}
 	if r.backOpen != nil && r.progress.Stop.Cause == policy.StoppedAbort {
 		r.backOpen.SignalChildWorkflow(ctx, controlSignal, policy.ControlStop)
@@ -326,11 +326,12 @@ func (r *rollout) open(ctx workflow.Context, number int) {
 	w := &r.progress.Waves[i]
 	w.Phase, w.Open = policy.WaveRunning, true
 	r.openedAt[i] = workflow.Now(ctx)
-	r.waves[i] = workflow.ExecuteChildWorkflow(child(ctx, id, ControlQueue, clip(summary, 300), r.subject().attributes()...), WaveType, in)
+	wave := workflow.ExecuteChildWorkflow(child(ctx, id, ControlQueue, clip(summary, 300), r.subject().attributes()...), WaveType, in)
+	r.waves[i] = &line{child: wave}
 	r.note(ctx, whoSluice, fmt.Sprintf("wave %d (%s) opened: %d targets, %d at a time", number, plan.Name, plan.Size, plan.MaxConcurrency), "")
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		var result WaveResult
-		err := r.waves[i].Get(ctx, &result)
+		err := wave.Get(ctx, &result)
 		r.closed(ctx, i, result, err)
 	})
 }
@@ -757,7 +758,7 @@ func (r *rollout) apply(ctx workflow.Context, name string, c Command, remark str
 		order.Number = r.orders
 		r.pending[order.Number] = n
 		r.receipts[n-r.dropped].Accepted, r.receipts[n-r.dropped].Pending = false, true
-		r.waves[effect.Wave-1].SignalChildWorkflow(ctx, targetSignal, order)
+		r.waves[effect.Wave-1].child.SignalChildWorkflow(ctx, targetSignal, order)
 	case effect.SkipLater:
 		r.skips = append(r.skips, order)
 	case effect.SkipClosed:
@@ -878,7 +879,7 @@ func (r *rollout) attemptLate(ctx workflow.Context, t *TargetOutcome, direction 
 	id := TargetID(LateID(r.in.Environment, r.in.Deployment, r.in.Rollout), t.Name, t.Attempt)
 	attributes := append(r.subject().attributes(), targetKey.ValueSet(t.Name))
 	future := workflow.ExecuteChildWorkflow(child(ctx, id, TargetQueue, clip(fmt.Sprintf("%s: tried again, %s", t.Name, direction), 200), attributes...), TargetType, in)
-	r.lateOpen[t.Name] = future
+	r.lateOpen[t.Name] = &line{child: future}
 	var result TargetResult
 	err := future.Get(ctx, &result)
 	delete(r.lateOpen, t.Name)

@@ -107,12 +107,11 @@ func Target(cancellable workflow.Context, in TargetInput) (TargetResult, error) 
 	return t.result, nil
 }
 
-// listen passes controls on as they come; a cancellation of the workflow means stop. What is final stays: nothing
-// undoes a stop, and only a stop follows a finish.
+// listen passes controls on as they come; a cancellation of the workflow means stop. What is final stays.
 func listen(cancellable, ctx workflow.Context, set func(workflow.Context, policy.Control)) {
 	var last policy.Control
 	take := func(ctx workflow.Context, c policy.Control) {
-		if last == policy.ControlStop || (last == policy.ControlFinish && c != policy.ControlStop) {
+		if final(last, c) {
 			return
 		}
 		last = c

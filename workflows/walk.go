@@ -101,8 +101,8 @@ type walk struct {
 // targetDetail is what a walk remembers of a target beside what decides.
 type targetDetail struct {
 	wave      int
-	broken    bool // its change failed, so that it may run neither version
-	child     workflow.ChildWorkflowFuture
+	broken    bool  // its change failed, so that it may run neither version
+	line      *line // to the present attempt
 	baselines map[int]map[string]any
 	output    string
 	accepted  bool // a person accepted what its checks left open
@@ -165,8 +165,7 @@ func (w *walk) pass(ctx workflow.Context, c policy.Control) {
 		if !t.InFlight || t.State == policy.Restoring {
 			continue
 		}
-		// A target that has just ended cannot be told any more, and need not be.
-		w.details[i].child.SignalChildWorkflow(ctx, controlSignal, c)
+		w.details[i].line.tell(ctx, c)
 	}
 }
 
@@ -213,10 +212,11 @@ func (w *walk) attempt(ctx workflow.Context, i int, direction executors.Directio
 	if direction == executors.Restore {
 		summary = fmt.Sprintf("%s: back to %s", t.Name, versionOr(t.From))
 	}
-	d.child = workflow.ExecuteChildWorkflow(child(ctx, TargetID(w.id, t.Name, t.Attempt), TargetQueue, clip(summary, 200), attrs...), TargetType, in)
+	attempt := workflow.ExecuteChildWorkflow(child(ctx, TargetID(w.id, t.Name, t.Attempt), TargetQueue, clip(summary, 200), attrs...), TargetType, in)
+	d.line = &line{child: attempt}
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		var r TargetResult
-		err := d.child.Get(ctx, &r)
+		err := attempt.Get(ctx, &r)
 		w.ended(ctx, i, direction, r, err)
 		w.changed = true
 	})
