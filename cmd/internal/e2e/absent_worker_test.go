@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -144,6 +146,32 @@ func TestCommandsSentWhileNoWorkerRuns(t *testing.T) {
 			wantSite(t, s, test.asked, test.runs)
 		})
 	}
+}
+
+// TestPauseAndResumeKeepTheirOrder fails when a wave or a target ends up with the earlier of two controls that were sent
+// to it one right after the other: it would wait for ever in a rollout that goes on.
+func TestPauseAndResumeKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	const n = 20
+	l, s := newLane(t), newSimSite(t, scenario(n))
+	g := newGate("observe.end", "c01", "c02", "c03", "c04", "c05", "c06", "c07", "c08", "c09")
+	l.options.At = g.at
+	openGate := sync.OnceFunc(func() { close(g.open) })
+	l.startWorker()
+	t.Cleanup(openGate)
+	in := l.start(s.documents(n, "  - waves: [{name: all, select: 'true', maxConcurrency: 9}]\n"), "v2")
+	eventually(t, "all are being read", g.full, func() string { return fmt.Sprint(s.asked()) })
+	for i := range 15 {
+		// Each is heard before the next is sent; in one moment a pause and a resume would mean a pause.
+		for _, name := range []string{workflows.Pause, workflows.Resume} {
+			id := fmt.Sprint(name, i)
+			l.signal(name, workflows.Command{ID: id, By: "bob"})
+			l.until("the rollout has heard "+id, func(s workflows.RolloutStatus) bool { return accepted(s, id) })
+		}
+	}
+	openGate()
+	l.wantEnd(in, workflows.Succeeded, map[policy.TargetState]int{policy.Succeeded: n})
+	wantSite(t, s, changes(all(n, ""), executors.Apply), all(n, "v2"))
 }
 
 // TestKilledServerKeepsWaiting fails when a soak or a wait for approval does not outlive the death of server and worker.
