@@ -181,6 +181,7 @@ func (c *check) run(ctx context.Context) (CheckOutput, error) {
 			case policy.VerdictRunning:
 				running = true
 			case policy.VerdictPassed:
+				running = running || t.rehearsing()
 			case policy.VerdictFailed, policy.VerdictInconclusive, policy.VerdictError:
 				changed = append(changed, CheckVerdict{Target: t.Name, Verdict: verdict, Reason: clip(reason, 300)})
 			}
@@ -210,6 +211,16 @@ func (c *check) run(ctx context.Context) (CheckOutput, error) {
 				temporal.ApplicationErrorOptions{NextRetryDelay: time.Millisecond, Category: temporal.ApplicationErrorCategoryBenign})
 		}
 	}
+}
+
+// rehearsing reports whether a metric in dry run is still to be measured: it decides nothing, and is shown in full.
+func (t *checked) rehearsing() bool {
+	for i, m := range t.metrics {
+		if verdict, _ := t.tallies[i].Verdict(m, false, false); m.DryRun && verdict == policy.VerdictRunning {
+			return true
+		}
+	}
+	return false
 }
 
 // counted reports whether each metric that decides has its count.
