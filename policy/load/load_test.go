@@ -6,8 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
 	"slices"
@@ -341,33 +339,4 @@ func FuzzFiles(f *testing.F) {
 			t.Fatalf("a bundle that cannot be stored: %v", err)
 		}
 	})
-}
-
-// Fails if the package forgets what it is for, or imports what it must not know.
-func TestPackageCommentAndImports(t *testing.T) {
-	const module = "github.com/seed-a0a4f4e3/sluice/"
-	allowed := []string{"policy", "policy/expr", "policy/calendar", "inventory", "executors"}
-	names, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc := ""
-	for _, name := range names {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		doc += file.Doc.Text()
-		for _, spec := range file.Imports {
-			if own, ok := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module); ok && !slices.Contains(allowed, own) {
-				t.Errorf("%s imports %s", name, own)
-			}
-		}
-	}
-	if !strings.Contains(doc, "must not") {
-		t.Error("the package comment does not say what the package must not do")
-	}
 }
