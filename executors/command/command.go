@@ -120,16 +120,16 @@ func (e *Executor) begin(ctx context.Context, req request) (executors.Ticket, er
 	}
 	home, err := e.home()
 	if err != nil {
-		return executors.Ticket{}, err
+		return executors.Ticket{}, noRoom(err) // a folder that could not be made holds no request
 	}
 	op, err := home.make(req.Operation)
 	if err != nil {
-		return executors.Ticket{}, err
+		return executors.Ticket{}, home.at(req.Operation).noRoom(err)
 	}
 	lock, free, err := op.tryLock()
 	switch {
 	case err != nil:
-		return executors.Ticket{}, err
+		return executors.Ticket{}, op.noRoom(err)
 	case !free:
 		return executors.Ticket{}, errors.New("somebody else holds the operation's lock; await it to learn what it did")
 	}
@@ -143,8 +143,9 @@ func (e *Executor) begin(ctx context.Context, req request) (executors.Ticket, er
 		return executors.Ticket{}, errors.New("the operation was submitted before; await it, it is never started twice")
 	}
 	if err := op.writeJSON(requestFile, req); err != nil {
+		_ = op.remove(requestFile) // it may be there although it may not last; if it stays, nothing is vouched for
 		unlock(lock)
-		return executors.Ticket{}, err
+		return executors.Ticket{}, op.noRoom(err)
 	}
 	if err := e.startRunner(op, lock); err != nil {
 		// Nothing was started and nobody else can have come in under the lock, so the request can be taken back: a
@@ -161,9 +162,28 @@ func (e *Executor) begin(ctx context.Context, req request) (executors.Ticket, er
 	return executors.Ticket{Handle: home.handle(op), SubmittedAt: req.SubmittedAt}, nil
 }
 
+// noRoom says of a full disk's error that it passes: without a request on record nothing was started or ever will be.
+func (f folder) noRoom(err error) error {
+	if f.has(requestFile) {
+		return err
+	}
+	return noRoom(err)
+}
+
+// noRoom is that where there can be no request.
+func noRoom(err error) error {
+	if full(err) {
+		return fmt.Errorf("the worker's disk is full: %w: %w", executors.ErrBlocked, err)
+	}
+	return err
+}
+
+// full reports whether the disk, or what its user may have of it, is used up.
+func full(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
 // refusal says whether the machine may start a process later, by the errors of fork(2) and open(2).
 func refusal(err error) error {
-	for _, passing := range []syscall.Errno{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ETXTBSY} {
+	for _, passing := range []syscall.Errno{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ETXTBSY, syscall.ENOSPC, syscall.EDQUOT} {
 		if errors.Is(err, passing) {
 			return executors.ErrBlocked
 		}

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -369,4 +370,27 @@ func TestVerifyWithCheck(t *testing.T) {
 		Outcome: executors.Failed, Reason: "edge-1 runs 1.0, wanted 2.0",
 		Reading: executors.Reading{Known: true, Version: "1.0", Detail: "printed by the step's check"},
 	})
+}
+
+// TestAFullDiskBlocksUnlessARequestIsThere fails when a change that found no room counts as refused for good or in doubt,
+// or when nothing is vouched for although a request may have been read.
+func TestAFullDiskBlocksUnlessARequestIsThere(t *testing.T) {
+	s := newSite(t, "1.0")
+	op := s.operation("op")
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
+		full := &fs.PathError{Op: "write", Path: "request.json.tmp", Err: errno}
+		if err := op.noRoom(full); !errors.Is(err, executors.ErrBlocked) || !strings.Contains(err.Error(), "the worker's disk is full") {
+			t.Errorf("%v: got %v, want blocked", errno, err)
+		}
+		if err := refusal(full); !errors.Is(err, executors.ErrBlocked) {
+			t.Errorf("%v when the runner starts: got %v, want blocked", errno, err)
+		}
+	}
+	if err := op.noRoom(syscall.EIO); errors.Is(err, executors.ErrBlocked) {
+		t.Errorf("a broken disk: got %v, want it in doubt", err)
+	}
+	s.submit(s.change("op", nil))
+	if err := op.noRoom(syscall.ENOSPC); errors.Is(err, executors.ErrBlocked) {
+		t.Errorf("with a request there: got %v, want it in doubt", err)
+	}
 }

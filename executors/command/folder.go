@@ -171,6 +171,7 @@ func (f folder) writeJSON(name string, value any) error {
 	}
 	_, err = file.Write(append(data, '\n'))
 	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		_ = os.Remove(tmp) // half a file is of no use, and the disk may be full
 		return err
 	}
 	if err := os.Rename(tmp, f.file(name)); err != nil {

@@ -21,6 +21,8 @@ const (
 	spoolLimit = 1 << 20
 	// spoolEvery is how often the output is looked at.
 	spoolEvery = time.Second
+	// recordEvery is how often the end is tried to be put on record while the disk is full.
+	recordEvery = time.Second
 	// stopEvery is how often the runner looks whether a process group that was told to stop has done so.
 	stopEvery = 20 * time.Millisecond
 )
@@ -65,7 +67,16 @@ func run(op folder) error {
 	end := req.run(lock, s)
 	end.EndedAt = time.Now().UTC()
 	end.Output = s.tail()
-	if err := op.writeJSON(exitFile, end); err != nil {
+	err = op.writeJSON(exitFile, end)
+	if full(err) {
+		s.empty() // its tail is in the record, and room is needed
+	}
+	// Without the record nobody could tell how the program ended, so it waits for room; as long as the lock is held the
+	// operation counts as running.
+	for ; full(err); err = op.writeJSON(exitFile, end) {
+		time.Sleep(recordEvery)
+	}
+	if err != nil {
 		return err
 	}
 	s.empty()
