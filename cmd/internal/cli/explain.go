@@ -140,6 +140,7 @@ func (t *temporal) explainTarget(ctx context.Context, s workflows.RolloutStatus,
 			return nil, "", err
 		}
 		if found != nil {
+			t.askAttempt(ctx, found)
 			return found, "", nil
 		}
 	}
@@ -152,6 +153,17 @@ func (t *temporal) explainTarget(ctx context.Context, s workflows.RolloutStatus,
 		return nil, fmt.Sprintf("in no wave that has been opened; it is in one of the waves still to come, %s, or left out: `plan --targets` says which", strings.Join(unopened, ", ")), nil
 	}
 	return nil, "", failf(exitNotFound, "rollout %s has no target %q; `plan --targets` lists those that it has and those that it leaves out", s.Rollout, name)
+}
+
+// askAttempt has the attempt that is under way say why it waits: its wave only hears how it ends.
+func (t *temporal) askAttempt(ctx context.Context, target *workflows.TargetStatus) {
+	if target.Workflow == "" || target.State.Terminal() {
+		return
+	}
+	var own workflows.TargetStatus
+	if err := t.query(ctx, target.Workflow, "", workflows.StatusQuery, &own); err == nil {
+		target.State, target.Reason = own.State, own.Reason
+	}
 }
 
 // searchTargets pages through a wave's targets.

@@ -154,12 +154,14 @@ func rollbackEnded(ctx context.Context, o *RollbackOptions, t *temporal, last ru
 	if err != nil {
 		return err
 	}
+	r = run{lane: o.Lane, id: started.Run, rollout: started.Rollout, status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING}
 	if found, err := t.polled(ctx, workflows.ControlQueue); err == nil && !found {
 		f.note("%s no worker is polling %s: the rollback is stored and begins when a worker comes (`%s worker`).", f.Notes.Warn("note:"), workflows.ControlQueue, f.Program)
+	} else if err := t.awaitPlan(ctx, f, r); err != nil {
+		return err
 	}
 	if !o.Wait.Wait {
 		return writeStarted(f, o.Format.Format(), started)
 	}
-	return follow(ctx, f, t, followOptions{run: run{lane: o.Lane, id: started.Run, rollout: started.Rollout, status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING},
-		format: o.Format.Format(), wait: o.Wait, final: true, back: true})
+	return follow(ctx, f, t, followOptions{run: r, format: o.Format.Format(), wait: o.Wait, final: true, back: true})
 }

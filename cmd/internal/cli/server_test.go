@@ -53,6 +53,7 @@ type site struct {
 	options   client.Options
 	documents string
 	data      string
+	fleet     string // holds a file for each target with its version, and a log of what was applied to it
 	worker    *wire.Worker
 	client    client.Client
 }
@@ -71,7 +72,7 @@ func newSite(t *testing.T) *site {
 	}
 	s := &site{t: t, documents: t.TempDir(), data: t.TempDir(),
 		options: client.Options{HostPort: server.started.HostPort(), Namespace: namespace, Logger: sdklog.NewStructuredLogger(silent())}}
-	fleet := t.TempDir()
+	s.fleet = t.TempDir()
 	text := strings.ReplaceAll(`
 type: Environment
 name: Production
@@ -88,7 +89,7 @@ steps:
     - name: install
       command:
         check: [sh, -c, 'cat FLEET/{{.target.name}} || echo v0']
-        apply: [sh, -c, 'echo "$SLUICE_VERSION" > FLEET/{{.target.name}}']
+        apply: [sh, -c, 'echo "$SLUICE_VERSION" > FLEET/{{.target.name}}; echo "$SLUICE_VERSION" >> FLEET/{{.target.name}}.applied']
         rollback: [sh, -c, 'echo "$SLUICE_VERSION" > FLEET/{{.target.name}}']
 ---
 type: Policy
@@ -97,7 +98,7 @@ rules:
   - waves:
       - {name: canary, select: target.metadata.tier == "canary"}
       - {name: rest, select: "true", maxConcurrency: 2, approval: {min: 1}}
-`, "FLEET", fleet)
+`, "FLEET", s.fleet)
 	if err := os.WriteFile(filepath.Join(s.documents, "all.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -112,13 +113,17 @@ rules:
 	return s
 }
 
-func (s *site) startWorker() {
+func (s *site) startWorker(changes ...func(*wire.Options)) {
 	s.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.worker, err = wire.NewWorker(s.t.Context(), s.client, wire.Options{DataDir: s.data, Namespace: s.options.Namespace, Logger: silent(), Runner: []string{self, wire.RunCommand}})
+	o := wire.Options{DataDir: s.data, Namespace: s.options.Namespace, Logger: silent(), Runner: []string{self, wire.RunCommand}}
+	for _, change := range changes {
+		change(&o)
+	}
+	s.worker, err = wire.NewWorker(s.t.Context(), s.client, o)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -148,6 +153,42 @@ func (s *site) status(args ...string) workflows.RolloutStatus {
 	s.t.Helper()
 	stdout, _ := s.run(exitOK, append([]string{"status", "web", "-e", "Production", "-o", "json"}, args...)...)
 	return decode[workflows.RolloutStatus](s.t, stdout)
+}
+
+// until asks for the status until it is as wanted.
+func (s *site) until(what string, holds func(workflows.RolloutStatus) bool) workflows.RolloutStatus {
+	s.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		got := s.status()
+		if holds(got) {
+			return got
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("never: %s; the status is %+v", what, got)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// applied lists what was applied to a target, in order.
+func (s *site) applied(target string) []string {
+	s.t.Helper()
+	data, err := os.ReadFile(filepath.Join(s.fleet, target+".applied"))
+	if err != nil && !os.IsNotExist(err) {
+		s.t.Fatal(err)
+	}
+	return strings.Fields(string(data))
+}
+
+// wantUntouched wants no target to have been changed, and no rollout to have begun.
+func (s *site) wantUntouched() {
+	s.t.Helper()
+	files, err := os.ReadDir(s.fleet)
+	if err != nil || len(files) > 0 {
+		s.t.Errorf("targets were changed: %v (%v)", files, err)
+	}
+	s.run(exitNotFound, "status", "web", "-e", "Production")
 }
 
 func decode[T any](t *testing.T, text string) T {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 	enumspb "go.temporal.io/api/enums/v1"
@@ -55,7 +56,8 @@ func NewCmdStart(f *Factory, runF func(*cobra.Command, *StartOptions) error) *co
 		Use:   "start DEPLOYMENT@VERSION -e ENVIRONMENT -f DIR",
 		Short: "Start a rollout",
 		Long: `Start a rollout: check the documents, plan, show what will be touched, hand the documents to a worker, and start. A lane (a
-deployment in an environment) has one rollout at a time: while one runs, another is refused.`,
+deployment in an environment) has one rollout at a time: while one runs, another is refused. So is a plan that the worker
+cannot carry out, for want of a connection say: then nothing is started.`,
 		Example: `  sluice start web@v1.2.3 -e Production -f deploy/ --artifact image=registry.example/web@sha256:…
   sluice start web@v1.2.3 -e Production -f deploy/ --wait --no-input   # in CI`,
 		Args: versionArgs,
@@ -135,12 +137,48 @@ func startRun(ctx context.Context, o *StartOptions) error {
 	if err != nil {
 		return err
 	}
+	r := run{lane: o.Request.Lane, id: started.Run, rollout: started.Rollout, status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING}
+	if err := t.awaitPlan(ctx, f, r); err != nil {
+		return err
+	}
 	if !o.Wait.Wait {
 		return writeStarted(f, o.Format.Format(), started)
 	}
 	f.note("%s started as rollout %s", o.Request.Lane, started.Rollout)
-	return follow(ctx, f, t, followOptions{run: run{lane: o.Request.Lane, id: started.Run, rollout: started.Rollout, status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING},
-		format: o.Format.Format(), wait: o.Wait, final: true})
+	return follow(ctx, f, t, followOptions{run: r, format: o.Format.Format(), wait: o.Wait, final: true})
+}
+
+// planTimeout is how long to wait for a worker's word on the plan. It takes a fraction of a second, and seconds for
+// thousands of targets.
+const planTimeout = 5 * time.Second
+
+// awaitPlan waits until a run that was just started has its plan. Its error is the worker's refusal, after which the run
+// has ended with nothing started; a plan that takes longer is only noted.
+func (t *temporal) awaitPlan(ctx context.Context, f *Factory, r run) error {
+	waiting, cancel := context.WithTimeout(ctx, planTimeout)
+	defer cancel()
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, lookEvery) {
+		var status workflows.RolloutStatus
+		err := t.query(waiting, r.lane.id(), r.id, workflows.StatusQuery, &status)
+		switch {
+		case err == nil && status.PlanDigest != "":
+			return nil
+		case err == nil && status.State.Ended():
+			return failf(exitRefused, "%s@%s in %s: %s", r.lane.Deployment, status.Version.Name, r.lane.Environment, status.Reason)
+		}
+		if !sleep(waiting, pause) {
+			break
+		}
+	}
+	if ctx.Err() != nil {
+		return nil // what was started is still to be told
+	}
+	why := t.trouble(ctx, r.lane.id(), r.id)
+	if why == "" {
+		why = "no worker has said anything"
+	}
+	f.note("%s rollout %s has no plan yet, and goes on when it has: %s", f.Notes.Warn("note:"), r.rollout, why)
+	return nil
 }
 
 // writeStarted writes the result of a start.
@@ -172,15 +210,19 @@ func (t *temporal) needFreeLane(ctx context.Context, l lane) error {
 	case err != nil:
 		return err
 	case r.open():
-		return busy(r)
+		return t.busy(ctx, r)
 	}
 	return nil
 }
 
-// busy says which rollout has the lane.
-func busy(r run) error {
-	return failf(exitRefused, "%s is busy: rollout %s of version %s is %s since %s; wait for it (`sluice watch %s`) or end it (`sluice abort %s`, `sluice rollback %s`)",
-		r.lane, r.rollout, r.version, orUnknown(r.state), r.started.UTC().Format("2006-01-02 15:04 MST"), r.lane.args(), r.lane.args(), r.lane.args())
+// busy says which rollout has the lane, and what may keep it from ending.
+func (t *temporal) busy(ctx context.Context, r run) error {
+	why := t.trouble(ctx, r.lane.id(), r.id)
+	if why != "" {
+		why = "; a step fails and is tried again: " + why
+	}
+	return failf(exitRefused, "%s is busy: rollout %s of version %s is %s since %s%s; wait for it (`sluice watch %s`) or end it (`sluice abort %s`, `sluice rollback %s`)",
+		r.lane, r.rollout, r.version, orUnknown(r.state), r.started.UTC().Format("2006-01-02 15:04 MST"), why, r.lane.args(), r.lane.args(), r.lane.args())
 }
 
 func orUnknown(state string) string {
@@ -227,7 +269,7 @@ func (t *temporal) start(ctx context.Context, l lane, input workflows.RolloutInp
 		if err != nil {
 			return "", err
 		}
-		return "", busy(r)
+		return "", t.busy(ctx, r)
 	}
 	if err != nil {
 		return "", err

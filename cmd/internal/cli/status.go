@@ -75,7 +75,8 @@ func statusRun(ctx context.Context, o *StatusOptions) error {
 	return writeStatus(f.Out, f, f.Style, status)
 }
 
-// lookUp finds a run and asks it for its status. A remark on how little is known goes to stderr too.
+// lookUp finds a run and asks it for its status. A remark on how little is known, and what fails again
+// and again, go to stderr.
 func (t *temporal) lookUp(ctx context.Context, f *Factory, l lane, rollout string) (status workflows.RolloutStatus, remark string, err error) {
 	r, err := t.find(ctx, l, rollout)
 	if err != nil {
@@ -84,6 +85,11 @@ func (t *temporal) lookUp(ctx context.Context, f *Factory, l lane, rollout strin
 	status, remark, err = t.status(ctx, r)
 	if remark != "" {
 		f.note("%s %s.", f.Notes.Warn("note:"), remark)
+	}
+	if err == nil && r.open() {
+		if why := t.trouble(ctx, l.id(), r.id); why != "" {
+			f.note("%s a step fails and is tried again: %s", f.Notes.Warn("note:"), why)
+		}
 	}
 	return status, remark, err
 }

@@ -89,7 +89,8 @@ func dialWith(ctx context.Context, options client.Options, f *Factory) (*tempora
 
 // reachError is the last part of what the client library says, which is the part that names the cause.
 func reachError(err error) string {
-	if errors.Is(err, context.DeadlineExceeded) {
+	// gRPC gives the deadline as text when what it connected to says nothing.
+	if errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
 		return fmt.Sprintf("no answer within %s", dialTimeout)
 	}
 	text := strings.TrimPrefix(err.Error(), "failed reaching server: ")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 
 	"github.com/seed-a0a4f4e3/sluice/workflows"
@@ -20,8 +21,9 @@ const (
 	chunkSize = 180 << 10
 	// maxChunks bounds an upload: the workflow's history holds every part, and the engine ends one at 50 MiB.
 	maxChunks = 100
-	// uploadTimeout is how long a worker may take to store the documents. It takes well under a second.
-	uploadTimeout = 15 * time.Second
+	// uploadTimeout is how long a worker may take to store the documents. It takes well under a second; but one that could
+	// not, on a full disk, leaves up to 15 s between two tries.
+	uploadTimeout = 20 * time.Second
 )
 
 // upload hands documents to a worker, which stores them under their digest. Handing over the same documents again, at
@@ -63,12 +65,16 @@ func (t *temporal) upload(ctx context.Context, packed []byte, digest, program st
 		}
 	}
 	err = run.Get(waiting, nil)
+	var late *serviceerror.DeadlineExceeded // from a server that was asked with the little time that was left
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(waiting.Err(), context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &late), waiting.Err() != nil:
+		if why := t.trouble(ctx, id, run.GetRunID()); why != "" {
+			return failf(exitError, "the worker cannot store the documents, and nothing was started: %s; mend that and start again", why)
+		}
 		return failf(exitUnavailable, "no worker stored the documents within %s; nothing was started. Is a worker running? Start one with `%s worker`", uploadTimeout, program)
 	}
 	return fmt.Errorf("hand over the documents: %w", err)
