@@ -451,11 +451,20 @@ func observed(result map[string]any) string {
 	if v, ok := result["value"]; ok && len(result) == 1 {
 		return fmt.Sprint(v)
 	}
-	data, err := json.Marshal(result)
-	if err != nil {
-		return fmt.Sprint(result)
+	// Of an HTTP answer the parsed form says what the body says.
+	var parts []string
+	for _, key := range slices.Sorted(maps.Keys(result)) {
+		if _, parsed := result["json"]; key == "body" && parsed {
+			continue
+		}
+		data, err := json.Marshal(result[key])
+		if err != nil {
+			return fmt.Sprint(result)
+		}
+		parts = append(parts, key+" "+string(data))
 	}
-	return clip(string(data), 200)
+	slices.SortStableFunc(parts, func(a, b string) int { return len(a) - len(b) }) // what is long is cut
+	return clip(strings.Join(parts, ", "), 200)
 }
 
 // heartbeatWith is heartbeat with details that a next attempt goes on from.

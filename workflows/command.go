@@ -208,6 +208,8 @@ func applyApprove(p policy.Progress, c Command, f CommandFacts) (policy.Progress
 		return refuse("wave %d is not waiting for approval; wave %d is", wave, max(asked, held))
 	case c.Plan != "" && c.Plan != p.Plan.Digest:
 		return refuse("it approves plan %s, and the current one is %s", c.Plan, p.Plan.Digest)
+	case wave == asked && onlyOthers(p, wave, c.By):
+		return refuse("it needs somebody else: %s started it, and policy %s does not count them", c.By, p.Plan.Waves[wave-1].Approvals[0].Policy)
 	case wave == held:
 		return p, Effect{Order: Approve, Wave: wave}, fmt.Sprintf("passed to wave %d", wave), nil
 	}
@@ -228,6 +230,17 @@ func applyApprove(p policy.Progress, c Command, f CommandFacts) (policy.Progress
 		}
 	}
 	return p, Effect{}, answer, nil
+}
+
+// onlyOthers reports whether a person's approval would count for no demand of a wave: each wants somebody other than
+// whoever started the rollout.
+func onlyOthers(p policy.Progress, wave int, by string) bool {
+	for _, a := range p.Plan.Waves[wave-1].Approvals {
+		if !a.NotAuthor {
+			return false
+		}
+	}
+	return by == p.Author
 }
 
 func applyTarget(p policy.Progress, name string, c Command, f CommandFacts) (policy.Progress, Effect, string, error) {

@@ -188,8 +188,8 @@ func TestApprovalIsAskedBesideTheSoakAndBothAreNeeded(t *testing.T) {
 	if got := s.Waves[1].StartedAt.Sub(s.Waves[0].StartedAt); got < time.Hour || got > time.Hour+10*time.Second {
 		t.Errorf("wave 2 opened %s after wave 1, want 1h: the approval does not shorten the soak", got)
 	}
-	if s.State != Succeeded || len(s.Approvals) != 3 {
-		t.Errorf("%s, approvals %+v", s.State, s.Approvals)
+	if s.State != Succeeded || len(s.Approvals) != 2 || s.Commands[0].Accepted {
+		t.Errorf("%s, approvals %+v, commands %+v; want the author's own refused", s.State, s.Approvals, s.Commands)
 	}
 }
 
@@ -601,5 +601,17 @@ func TestAWaveEndedFromOutsideListsItsTargetsForAPerson(t *testing.T) {
 	}
 	if r := w.ledger.records["R1"]; len(r.Targets) != 1 || !r.Targets[0].Reached {
 		t.Errorf("record %+v: a rollback would forget a", r)
+	}
+}
+
+func TestAFailedChangeSaysWhatItPrintedLast(t *testing.T) {
+	w := newWorld(t, waves("a"), "a")
+	w.fleet.on["apply a"] = func() (executors.Result, error) {
+		return executors.Result{Outcome: executors.Failed, Reason: "apply exited with code 1", Output: "copying\nthere is no release v2\n\n"}, nil
+	}
+	w.send(time.Hour, Abort, nil)
+	s := w.run()
+	if len(s.Attention) != 1 || !strings.Contains(s.Attention[0].Reason, `exited with code 1; it said "there is no release v2"`) {
+		t.Errorf("attention %+v", s.Attention)
 	}
 }

@@ -3,6 +3,7 @@ package workflows
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -251,7 +252,7 @@ func (t *target) change(ctx workflow.Context) bool {
 			return t.verify(ctx, r)
 		case executors.Failed:
 			t.result.Output = r.Output
-			t.end(policy.Failed, "%s", r.Reason)
+			t.end(policy.Failed, "%s%s", r.Reason, lastLine(r.Output))
 			return false
 		case executors.Indeterminate:
 			return t.readBack(ctx, r.Reason)
@@ -455,6 +456,15 @@ func (t *target) restore(ctx workflow.Context) {
 	}
 	t.result.Reached = false
 	t.end(policy.RolledBack, "it runs %s again", versionOr(t.in.From))
+}
+
+// lastLine is the last line that a failed change printed: mostly the one that says why.
+func lastLine(output string) string {
+	lines := strings.Split(strings.TrimSpace(output), "\n")
+	if last := strings.TrimSpace(lines[len(lines)-1]); last != "" {
+		return `; it said "` + clip(last, 120) + `"`
+	}
+	return ""
 }
 
 func versionOr(version string) string {

@@ -104,8 +104,8 @@ type targetDetail struct {
 	broken    bool  // its change failed, so that it may run neither version
 	line      *line // to the present attempt
 	baselines map[int]map[string]any
-	output    string
-	accepted  bool // a person accepted what its checks left open
+	failure   string // why its change failed, while it goes back
+	accepted  bool   // a person accepted what its checks left open
 }
 
 // settle runs the walk until nothing more will happen, and returns the phase it ended in.
@@ -198,7 +198,7 @@ func (w *walk) attempt(ctx workflow.Context, i int, direction executors.Directio
 		w.started++
 		t.Started = w.started
 	}
-	t.InFlight, t.State, t.Reason = true, policy.Preparing, ""
+	t.InFlight, t.State, t.Reason = true, policy.Applying, ""
 	if direction == executors.Restore {
 		t.State = policy.Restoring
 	}
@@ -250,7 +250,7 @@ func (w *walk) ended(ctx workflow.Context, i int, direction executors.Direction,
 		// A later attempt may read a half-applied version: the first reading is the one to return to.
 		t.From, t.FromKnown = r.From, true
 	}
-	d.baselines, d.output, d.broken = r.Baselines, r.Output, r.State == policy.Failed
+	d.baselines, d.broken = r.Baselines, r.State == policy.Failed
 	switch r.State {
 	case policy.Failed, policy.NeedsRecovery:
 		t.Counted = true
@@ -268,8 +268,7 @@ func (w *walk) ended(ctx workflow.Context, i int, direction executors.Direction,
 func (w *walk) goBack(ctx workflow.Context, i int) {
 	t := &w.state.Targets[i]
 	if t.Reached && t.FromKnown && w.slice.CanReturn && w.slice.Rollback.OnTargetFailed == policy.TargetGoesBack && w.state.Control != policy.ControlStop {
-		why := t.Reason
-		w.details[i].output = why
+		w.details[i].failure = t.Reason
 		w.attempt(ctx, i, executors.Restore)
 	}
 }
@@ -291,7 +290,8 @@ func (w *walk) returned(i int, r TargetResult) {
 		t.State = policy.NeedsRecovery
 	}
 	t.Counted = true
-	t.Reason = clip(d.output+"; "+r.Reason, maxReason)
+	back := clip("; "+r.Reason, maxReason/2)
+	t.Reason = clip(d.failure, maxReason-len(back)) + back
 }
 
 // order carries out what a person wants, and answers.
@@ -334,6 +334,9 @@ func (w *walk) obey(_ workflow.Context, o Order) (bool, string) {
 	case o.Do == Skip:
 		t.State, t.Counted, t.Held = policy.Skipped, false, false
 		t.Reason = clip("left out"+byAndWhy(o.By, o.Reason), maxReason)
+		if w.state.Breached != "" {
+			return true, t.Name + " is left out; the breach stands"
+		}
 		return true, t.Name + " is left out"
 	case o.Do == Retry && (w.state.Breached != "" || w.state.Control == policy.ControlStop):
 		return false, "nothing new starts any more: " + cmp.Or(w.state.Breached, "the rollout was stopped")

@@ -40,8 +40,6 @@ type Registry struct {
 type ProviderKind struct {
 	// Name is the `type` of a metric's provider, e.g. "prometheus".
 	Name string
-	// NeedsConnection reports whether a metric of this kind is asked over a connection; if not, it must not name one.
-	NeedsConnection bool
 	// Decode checks the provider's part of a metric, without type and connection, templates not yet rendered. An error
 	// that is an executors.Faults lists every fault by its field.
 	Decode func(config json.RawMessage) error

@@ -68,8 +68,8 @@ func testLoader() *Loader {
 		}
 		return executors.Traits{Observes: true, Restores: true, Uninstalls: true}, nil
 	}}
-	provider := func(name string, connected bool, fields ...string) ProviderKind {
-		return ProviderKind{Name: name, NeedsConnection: connected, Decode: func(config json.RawMessage) error {
+	provider := func(name string, fields ...string) ProviderKind {
+		return ProviderKind{Name: name, Decode: func(config json.RawMessage) error {
 			faults := strict(config, fields...)
 			var c map[string]any
 			if json.Unmarshal(config, &c) == nil && c[fields[0]] == nil {
@@ -83,7 +83,7 @@ func testLoader() *Loader {
 	}
 	return New(Registry{
 		Executors: []executors.Kind{command, sim},
-		Providers: []ProviderKind{provider("prometheus", true, "query"), provider("http", false, "url", "jsonPath"), provider("datadog", true, "query")},
+		Providers: []ProviderKind{provider("prometheus", "query"), provider("http", "url", "jsonPath"), provider("datadog", "query")},
 	})
 }
 

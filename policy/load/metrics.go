@@ -247,9 +247,6 @@ func (s *session) provider(f *fields, m *metric, check *string, declared []strin
 	kind := s.loader.providers[i]
 	if connection != nil {
 		m.connection = s.name(connection, f.at("connection"))
-		if !kind.NeedsConnection {
-			s.fault(connection.place, f.at("connection"), "a provider of the type %s takes no connection", typeName)
-		}
 	}
 	before := s.found
 	m.config = s.json(config, path)

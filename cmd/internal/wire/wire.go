@@ -51,7 +51,7 @@ func ConnectionTypes() []string {
 func Loader() *load.Loader {
 	r := load.Registry{Executors: executorKinds()}
 	for _, kind := range providerKinds() {
-		r.Providers = append(r.Providers, load.ProviderKind{Name: kind.Name, NeedsConnection: kind.NeedsConnection, Decode: kind.Decode})
+		r.Providers = append(r.Providers, load.ProviderKind{Name: kind.Name, Decode: kind.Decode})
 	}
 	return load.New(r)
 }
