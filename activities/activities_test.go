@@ -24,67 +24,9 @@ import (
 	"github.com/seed-a0a4f4e3/sluice/executors"
 	"github.com/seed-a0a4f4e3/sluice/inventory"
 	"github.com/seed-a0a4f4e3/sluice/inventory/ledger"
+	"github.com/seed-a0a4f4e3/sluice/inventory/ledger/ledgertest"
 	"github.com/seed-a0a4f4e3/sluice/policy"
 )
-
-// shelf is a ledger in memory.
-type shelf struct {
-	mu      sync.Mutex
-	blobs   map[string][]byte
-	records map[string]ledger.Record
-}
-
-func newShelf() *shelf {
-	return &shelf{blobs: map[string][]byte{}, records: map[string]ledger.Record{}}
-}
-
-func (s *shelf) PutBlob(_ context.Context, kind, key string, data []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if old, there := s.blobs[kind+key]; there && !bytes.Equal(old, data) {
-		return ledger.ErrConflict
-	}
-	s.blobs[kind+key] = data
-	return nil
-}
-
-func (s *shelf) Blob(_ context.Context, kind, key string) ([]byte, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if data, there := s.blobs[kind+key]; there {
-		return data, nil
-	}
-	return nil, ledger.ErrNotFound
-}
-
-func (s *shelf) DropBlob(_ context.Context, kind, key string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.blobs, kind+key)
-	return nil
-}
-
-func (s *shelf) PutRecord(_ context.Context, r ledger.Record) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.records[r.Rollout].Sequence < r.Sequence {
-		s.records[r.Rollout] = r
-	}
-	return nil
-}
-
-func (s *shelf) Record(_ context.Context, rollout string) (ledger.Record, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r, there := s.records[rollout]; there {
-		return r, nil
-	}
-	return ledger.Record{}, ledger.ErrNotFound
-}
-
-func (s *shelf) LastRecord(context.Context, string, string) (ledger.Record, error) {
-	return ledger.Record{}, ledger.ErrNotFound
-}
 
 // probe is a metric provider that answers from a script.
 type probe struct {
@@ -136,7 +78,7 @@ type bench struct {
 	env   *testsuite.TestActivityEnvironment
 	a     *Activities
 	probe *probe
-	shelf *shelf
+	shelf *ledgertest.Memory
 	clock time.Time
 	plan  policy.Plan
 }
@@ -147,7 +89,7 @@ func newBench(t *testing.T, all ...policy.Metric) *bench {
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
-	b := &bench{env: suite.NewTestActivityEnvironment(), probe: &probe{}, shelf: newShelf(), clock: start}
+	b := &bench{env: suite.NewTestActivityEnvironment(), probe: &probe{}, shelf: ledgertest.NewMemory(), clock: start}
 	snapshot := inventory.Snapshot{Targets: []inventory.Target{{Name: "a"}, {Name: "b"}}}
 	b.plan = policy.Plan{Digest: "sha256:p", SnapshotDigest: "sha256:s", Version: policy.Version{Name: "v2"}, Step: policy.Step{Kind: "none", Config: json.RawMessage(`{}`)}}
 	wave := policy.Wave{Number: 1, Size: 2}

@@ -21,64 +21,9 @@ import (
 	"github.com/seed-a0a4f4e3/sluice/executors"
 	"github.com/seed-a0a4f4e3/sluice/inventory"
 	"github.com/seed-a0a4f4e3/sluice/inventory/ledger"
+	"github.com/seed-a0a4f4e3/sluice/inventory/ledger/ledgertest"
 	"github.com/seed-a0a4f4e3/sluice/policy"
 )
-
-// memory is a ledger that lives as long as its test.
-type memory struct {
-	mu      sync.Mutex
-	blobs   map[string][]byte
-	records map[string]ledger.Record
-}
-
-func newMemory() *memory {
-	return &memory{blobs: map[string][]byte{}, records: map[string]ledger.Record{}}
-}
-
-func (m *memory) PutBlob(_ context.Context, kind, key string, data []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.blobs[kind+" "+key] = data
-	return nil
-}
-
-func (m *memory) Blob(_ context.Context, kind, key string) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if data, ok := m.blobs[kind+" "+key]; ok {
-		return data, nil
-	}
-	return nil, ledger.ErrNotFound
-}
-
-func (m *memory) DropBlob(_ context.Context, kind, key string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.blobs, kind+" "+key)
-	return nil
-}
-
-func (m *memory) PutRecord(_ context.Context, r ledger.Record) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.records[r.Rollout].Sequence < r.Sequence {
-		m.records[r.Rollout] = r
-	}
-	return nil
-}
-
-func (m *memory) Record(_ context.Context, rollout string) (ledger.Record, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if r, ok := m.records[rollout]; ok {
-		return r, nil
-	}
-	return ledger.Record{}, ledger.ErrNotFound
-}
-
-func (m *memory) LastRecord(context.Context, string, string) (ledger.Record, error) {
-	return ledger.Record{}, ledger.ErrNotFound
-}
 
 // fleet is an executor over targets in memory, which notes what it was asked.
 type fleet struct {
@@ -212,9 +157,10 @@ type world struct {
 	env    *testsuite.TestWorkflowEnvironment
 	fleet  *fleet
 	gauge  *gauge
-	ledger *memory
+	ledger *ledgertest.Memory
 	input  RolloutInput
 	plan   *policy.Plan
+	acts   *activities.Activities
 }
 
 // newWorld plans one rollout of web v2 to prod over the named targets, with one policy, and is ready to run it.
@@ -222,7 +168,7 @@ func newWorld(t *testing.T, p policy.Policy, names ...string) *world {
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
-	w := &world{t: t, env: suite.NewTestWorkflowEnvironment(), fleet: newFleet(names...), ledger: newMemory()}
+	w := &world{t: t, env: suite.NewTestWorkflowEnvironment(), fleet: newFleet(names...), ledger: ledgertest.NewMemory()}
 	w.gauge = &gauge{value: func(string, time.Time) metrics.Sample { return metrics.Sample{Result: map[string]any{"value": 1.0}} }}
 	w.env.SetTestTimeout(time.Minute)
 	w.env.SetWorkerOptions(worker.Options{WorkflowPanicPolicy: worker.FailWorkflow})
@@ -267,6 +213,7 @@ func newWorld(t *testing.T, p policy.Policy, names ...string) *world {
 		},
 		Evaluator: plainEvaluator{}, Blobs: w.ledger, Log: w.ledger, Now: w.env.Now,
 	}
+	w.acts = a
 	Register(w.env, onlyTargets{w.env}, a)
 	w.input = RolloutInput{Rollout: "R1", Mode: ModeRollout, Deployment: "web", Environment: "prod", Version: policy.Version{Name: "v2"}, BundleDigest: "sha256:b", By: "ann"}
 	return w
@@ -290,6 +237,12 @@ func splitNames(e string) []string {
 		}
 	}
 	return out
+}
+
+// keep goes on with an earlier world's ledger and fleet.
+func (w *world) keep(earlier *world) {
+	w.ledger, w.acts.Blobs, w.acts.Log = earlier.ledger, earlier.ledger, earlier.ledger
+	w.fleet.versions = earlier.fleet.versions
 }
 
 // replan changes the plan before the rollout starts.
@@ -349,3 +302,13 @@ type onlyTargets struct {
 }
 
 func (onlyTargets) RegisterActivity(any) {}
+
+// record returns what the ledger holds of the rollout.
+func (w *world) record() ledger.Record {
+	w.t.Helper()
+	r, err := w.ledger.Record(context.Background(), w.input.Rollout)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}

@@ -98,7 +98,7 @@ func TestBreachTakesEverythingBackInDeployedOrder(t *testing.T) {
 	if s.State != RolledBack || s.Rollback == nil || s.Rollback.Targets != 3 || s.Counts[policy.RolledBack] != 3 {
 		t.Errorf("state = %s (%s), rollback %+v, counts %v; want RolledBack of 3", s.State, s.Reason, s.Rollback, s.Counts)
 	}
-	if r := w.ledger.records["R1"]; r.State != string(RolledBack) || len(r.Targets) != 3 || r.Targets[0].Reached {
+	if r := w.record(); r.State != string(RolledBack) || len(r.Targets) != 3 || r.Targets[0].Reached {
 		t.Errorf("record = %+v, want RolledBack with nothing reached", r)
 	}
 }
@@ -477,16 +477,14 @@ func TestALaterRollbackTakesBackAClosedRollout(t *testing.T) {
 		t.Fatal(s.State)
 	}
 	second := newWorld(t, waves("a", "b"), "a", "b")
-	second.ledger.blobs, second.ledger.records = first.ledger.blobs, first.ledger.records
-	second.fleet.versions = first.fleet.versions
+	second.keep(first)
 	second.input = RolloutInput{Rollout: "R2", Mode: ModeRollback, Of: "R1", Deployment: "web", Environment: "prod", By: "oncall", Reason: "latency"}
 	s := second.run()
 	if s.State != RolledBack || !slices.Equal(second.fleet.log(), []string{"restore a v1", "restore b v1"}) {
 		t.Errorf("%s (%s), asked %v", s.State, s.Reason, second.fleet.log())
 	}
 	third := newWorld(t, waves("a", "b"), "a", "b")
-	third.ledger.blobs, third.ledger.records = second.ledger.blobs, second.ledger.records
-	third.fleet.versions = second.fleet.versions
+	third.keep(second)
 	third.input = second.input
 	third.input.Rollout = "R3"
 	if s := third.run(); s.State != RolledBack || len(third.fleet.log()) != 0 {
@@ -599,7 +597,7 @@ func TestAWaveEndedFromOutsideListsItsTargetsForAPerson(t *testing.T) {
 	if s.State != Failed || s.Counts[policy.NeedsRecovery] != 1 || len(s.Attention) != 1 || s.Attention[0].Name != "a" {
 		t.Errorf("%s (%s), counts %v, attention %+v; want a listed", s.State, s.Reason, s.Counts, s.Attention)
 	}
-	if r := w.ledger.records["R1"]; len(r.Targets) != 1 || !r.Targets[0].Reached {
+	if r := w.record(); len(r.Targets) != 1 || !r.Targets[0].Reached {
 		t.Errorf("record %+v: a rollback would forget a", r)
 	}
 }
