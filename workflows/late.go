@@ -1,0 +1,91 @@
+package workflows
+
+import (
+	"fmt"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/seed-a0a4f4e3/sluice/executors"
+	"github.com/seed-a0a4f4e3/sluice/policy"
+)
+
+// outcomeOf returns the outcome of a target of a closed wave.
+func (r *rollout) outcomeOf(target string) *TargetOutcome {
+	for i := range r.outcomes {
+		for n := range r.outcomes[i] {
+			if r.outcomes[i][n].Name == target {
+				return &r.outcomes[i][n]
+			}
+		}
+	}
+	return nil
+}
+
+func (r *rollout) skipClosed(c Command) {
+	if t := r.outcomeOf(c.Target); t != nil {
+		t.State, t.Counted = policy.Skipped, false
+		t.Reason = clip("left out"+byAndWhy(c.By, c.Reason), maxReason)
+		r.recount(t.Wave - 1)
+		r.remember([]TargetOutcome{*t})
+	}
+}
+
+// retryLate tries one target of a closed wave again, and brings it back if that fails and the policy says so.
+func (r *rollout) retryLate(ctx workflow.Context, target string) {
+	r.late[target] = true
+	r.progress.LateInFlight = len(r.late)
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		t := r.outcomeOf(target)
+		wave := t.Wave
+		result := r.attemptLate(ctx, t, executors.Apply)
+		// No wave is open that could hold for a person: inconclusive is not a success.
+		if result.Held {
+			result.State = policy.Failed
+		}
+		t.State, t.Reason, t.Reached = result.State, result.Reason, t.Reached || result.Reached
+		if !t.FromKnown {
+			t.From, t.FromKnown = result.From, result.FromKnown
+		}
+		switch t.State {
+		case policy.Failed, policy.NeedsRecovery:
+			t.Counted = true
+		case policy.Succeeded, policy.NoChange:
+			t.Counted = false
+		case policy.Pending, policy.Waiting, policy.Preparing, policy.Applying, policy.Verifying, policy.Restoring, policy.Unreachable, policy.Deferred,
+			policy.Skipped, policy.Removed, policy.RolledBack:
+		}
+		plan := r.progress.Plan
+		if t.State == policy.Failed && t.Reached && t.FromKnown && plan.NoReturn == "" && plan.Rollback.OnTargetFailed == policy.TargetGoesBack {
+			back := r.attemptLate(ctx, t, executors.Restore)
+			t.Reached = back.Reached
+			t.Reason = clip(t.Reason+"; "+back.Reason, maxReason)
+		}
+		delete(r.late, target)
+		r.progress.LateInFlight = len(r.late)
+		r.recount(wave - 1)
+		r.remember([]TargetOutcome{*t})
+		r.note(ctx, whoSluice, fmt.Sprintf("%s: %s after another try", target, t.State), t.Reason)
+		r.changed = true
+		if over := r.progress.Overspent(); over != "" {
+			r.stop(ctx, policy.StoppedBreach, wave-1, over)
+		}
+	})
+}
+
+// attemptLate runs one attempt at a target of a closed wave to its end.
+func (r *rollout) attemptLate(ctx workflow.Context, t *TargetOutcome, direction executors.Direction) TargetResult {
+	t.Attempt++
+	in := TargetInput{Subject: r.subject(), Target: t.Name, Wave: t.Wave, Attempt: t.Attempt, Direction: direction, From: t.From, FromKnown: t.FromKnown,
+		Broken: direction == executors.Restore, Deadline: r.progress.Plan.Step.Deadline, Checks: direction == executors.Apply, Control: policy.ControlRun}
+	id := TargetID(LateID(r.in.Environment, r.in.Deployment, r.in.Rollout), t.Name, t.Attempt)
+	attributes := append(r.subject().attributes(), targetKey.ValueSet(t.Name))
+	future := workflow.ExecuteChildWorkflow(child(ctx, id, TargetQueue, clip(fmt.Sprintf("%s: tried again, %s", t.Name, direction), 200), attributes...), TargetType, in)
+	r.lateOpen[t.Name] = &line{child: future}
+	var result TargetResult
+	err := future.Get(ctx, &result)
+	delete(r.lateOpen, t.Name)
+	if err != nil {
+		return TargetResult{State: policy.NeedsRecovery, Reached: true, Reason: clip("its workflow ended without a result: "+cause(err), maxReason)}
+	}
+	return result
+}

@@ -1,0 +1,159 @@
+package workflows
+
+import (
+	"cmp"
+
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/seed-a0a4f4e3/sluice/activities"
+)
+
+// listen hears commands, reports and the cancellation of the workflow.
+func (r *rollout) listen(cancellable, ctx workflow.Context) {
+	// What arrives in one moment is taken in this order: stops first, and a pause after a resume, so that the safe
+	// reading wins. The Temporal UI lists the commands as CommandNames does.
+	for _, name := range CommandNames() {
+		workflow.GetSignalChannelWithOptions(ctx, name, workflow.SignalChannelOptions{Description: descriptions[name]})
+	}
+	for _, name := range []string{Abort, RollBack, Reject, Resume, Approve, Skip, Retry, Pause} {
+		channel := workflow.GetSignalChannel(ctx, name)
+		workflow.Go(ctx, func(ctx workflow.Context) {
+			for {
+				var raw converter.RawValue
+				channel.Receive(ctx, &raw)
+				r.command(ctx, name, raw.Payload())
+			}
+		})
+	}
+	reports := workflow.GetSignalChannelWithOptions(ctx, reportSignal, workflow.SignalChannelOptions{Description: "From waves and rollbacks only."})
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		for {
+			var report Report
+			reports.Receive(ctx, &report)
+			r.heard(ctx, report)
+		}
+	})
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		cancellable.Done().Receive(ctx, nil)
+		r.apply(ctx, Abort, Command{By: whoTemporal, Reason: causeCancels}, "", TargetFacts{})
+	})
+}
+
+// command takes one signal.
+func (r *rollout) command(ctx workflow.Context, name string, payload *commonpb.Payload) {
+	c, remark, err := ParseCommand(name, payload)
+	c.ID, c.By, c.Reason, c.Target = clip(c.ID, 100), clip(c.By, 100), clip(c.Reason, clipCommand), clip(c.Target, 200)
+	if err != nil {
+		r.receipt(ctx, name, c, false, err.Error())
+		return
+	}
+	if c.ID != "" {
+		if r.seen[c.ID] {
+			return // the same command again: its receipt stands
+		}
+		if len(r.seen) < maxRemember {
+			r.seen[c.ID] = true
+		}
+	}
+	if (name == Skip || name == Retry) && c.Target != "" && r.planned {
+		// Which wave holds the target is looked up beside everything else, so that no stop ever waits for it.
+		workflow.Go(ctx, func(ctx workflow.Context) {
+			facts, err := r.find(ctx, c.Target)
+			if err != nil {
+				r.receipt(ctx, name, c, false, "the target could not be looked up: "+cause(err))
+				return
+			}
+			r.apply(ctx, name, c, remark, facts)
+		})
+		return
+	}
+	r.apply(ctx, name, c, remark, TargetFacts{})
+}
+
+// find says what is known of a target.
+func (r *rollout) find(ctx workflow.Context, name string) (TargetFacts, error) {
+	for i := range r.outcomes {
+		for _, t := range r.outcomes[i] {
+			if t.Name == name {
+				return TargetFacts{Wave: i + 1, State: t.State, Retrying: r.late[name]}, nil
+			}
+		}
+	}
+	var f TargetFacts
+	err := workflow.ExecuteActivity(bookkeeping(ctx, "Find target "+clip(name, 100)), acts.FindTarget,
+		activities.TargetRef{Plan: r.progress.Plan.Digest, Target: name}).Get(ctx, &f.Wave)
+	return f, err
+}
+
+// apply has ApplyCommand decide about a command and carries out what it says.
+func (r *rollout) apply(ctx workflow.Context, name string, c Command, remark string, facts TargetFacts) {
+	next, effect, answer, err := ApplyCommand(r.progress, name, c, CommandFacts{Rollout: r.in.Rollout, Planned: r.planned, Target: facts, Now: workflow.Now(ctx)})
+	if err != nil {
+		r.receipt(ctx, name, c, false, err.Error())
+		return
+	}
+	if remark != "" {
+		answer += "; " + remark
+	}
+	r.progress = next
+	c.Wave = max(c.Wave, effect.Wave, facts.Wave)
+	n := r.receipt(ctx, name, c, true, answer)
+	r.note(ctx, cmp.Or(c.By, "somebody"), name+targetOf(c), c.Reason)
+	order := Order{Do: name, Target: c.Target, By: c.By, Reason: c.Reason}
+	switch {
+	case effect.Order != "":
+		r.orders++
+		order.Number = r.orders
+		r.pending[order.Number] = n
+		r.receipts[n-r.dropped].Accepted, r.receipts[n-r.dropped].Pending = false, true
+		r.waves[effect.Wave-1].child.SignalChildWorkflow(ctx, targetSignal, order)
+	case effect.SkipLater:
+		r.skips = append(r.skips, order)
+	case effect.SkipClosed:
+		r.skipClosed(c)
+	case effect.RetryLate:
+		r.retryLate(ctx, c.Target)
+	case effect.ResumeBack:
+		r.orders++
+		order.Number = r.orders
+		r.backOpen.SignalChildWorkflow(ctx, targetSignal, order)
+	}
+	if isStop(name) || name == Resume {
+		r.tellWaves(ctx)
+	}
+}
+
+func targetOf(c Command) string {
+	if c.Target == "" {
+		return ""
+	}
+	return " " + c.Target
+}
+
+// receipt notes what became of a command and returns its number.
+func (r *rollout) receipt(ctx workflow.Context, name string, c Command, accepted bool, answer string) int {
+	r.changed = true
+	r.receipts = append(r.receipts, Receipt{ID: c.ID, Name: name, By: c.By, At: workflow.Now(ctx), Reason: c.Reason, Wave: c.Wave, Target: c.Target,
+		Accepted: accepted, Answer: clip(answer, clipCommand)})
+	if len(r.receipts) > maxReceipts {
+		r.receipts = r.receipts[1:]
+		r.dropped++
+	}
+	return r.dropped + len(r.receipts) - 1
+}
+
+// answer completes the receipt of a command that was passed to a wave.
+func (r *rollout) answer(a OrderAnswer) {
+	n, ok := r.pending[a.Number]
+	if !ok {
+		return
+	}
+	delete(r.pending, a.Number)
+	if n < r.dropped {
+		return
+	}
+	receipt := &r.receipts[n-r.dropped]
+	receipt.Accepted, receipt.Answer, receipt.Pending = a.Accepted, clip(a.Answer, clipCommand), false
+}

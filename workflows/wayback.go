@@ -1,0 +1,180 @@
+package workflows
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/seed-a0a4f4e3/sluice/policy"
+)
+
+// takeBack brings back what was reached: at once what is not in flight, then, as each reaches a safe point, the rest.
+func (r *rollout) takeBack(ctx workflow.Context, scope int) {
+	r.progress.Back = policy.Back{Begun: true, Scope: scope}
+	r.back = RollbackStatus{Cause: r.progress.Stop.Reason, StartedAt: workflow.Now(ctx)}
+	if r.back.Cause == "" {
+		r.back.Cause = string(r.progress.Stop.Cause)
+	}
+	who := cmp.Or(r.progress.Stop.By, whoSluice)
+	r.note(ctx, who, "rollback begins", r.reason)
+	r.tellWaves(ctx)
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		r.bringBack(ctx, scope)
+		r.progress.Back.Ended = true
+		r.progress.Back.Held = ""
+		r.back.EndedAt = workflow.Now(ctx)
+		r.back.WaitingFor = nil
+		r.changed = true
+	})
+}
+
+// bringBack runs the parts of a rollback.
+func (r *rollout) bringBack(ctx workflow.Context, scope int) {
+	tried := map[string]bool{}
+	for {
+		// A wave that is still open says, once it has stopped starting, which of its targets are not in flight.
+		if err := workflow.Await(ctx, func() bool {
+			for i, w := range r.progress.Waves {
+				if w.Open && !r.reports[i].Stopped {
+					return false
+				}
+			}
+			return true
+		}); err != nil {
+			return
+		}
+		targets := r.reached(scope, tried)
+		if len(targets) == 0 {
+			if !r.flying() {
+				return
+			}
+			r.back.WaitingFor = r.inFlight()
+			r.changed = true
+			if err := workflow.Await(ctx, func() bool { return !r.flying() || len(r.reached(scope, tried)) > 0 }); err != nil {
+				return
+			}
+			continue
+		}
+		if r.progress.Stop.Cause == policy.StoppedAbort {
+			return
+		}
+		if len(targets) > MaxWaveTargets {
+			targets = targets[:MaxWaveTargets]
+		}
+		for _, t := range targets {
+			tried[t.Name] = true
+		}
+		r.part(ctx, targets)
+	}
+}
+
+// flying reports whether targets are still in flight outside the rollback.
+func (r *rollout) flying() bool {
+	return len(r.late) > 0 || slices.ContainsFunc(r.progress.Waves, func(w policy.WaveProgress) bool { return w.Open })
+}
+
+func (r *rollout) inFlight() []string {
+	var out []string
+	for i, w := range r.progress.Waves {
+		if w.Open {
+			out = append(out, r.reports[i].InFlight...)
+		}
+	}
+	return out
+}
+
+// reached lists the targets to bring back that have not been tried, in the order in which they go.
+func (r *rollout) reached(scope int, tried map[string]bool) []TargetOutcome {
+	var out []TargetOutcome
+	for i, w := range r.progress.Waves {
+		if scope != 0 && scope != i+1 {
+			continue
+		}
+		targets := r.outcomes[i]
+		if w.Open {
+			targets = r.reports[i].Reached
+		}
+		first := len(out)
+		for _, t := range targets {
+			if t.Reached && !tried[t.Name] && !r.late[t.Name] {
+				t.Reason = "" // the way back does not need it
+				out = append(out, t)
+			}
+		}
+		slices.SortStableFunc(out[first:], func(a, b TargetOutcome) int { return cmp.Compare(a.Started, b.Started) })
+	}
+	if r.progress.Plan.Rollback.Order == policy.OrderNewest {
+		slices.Reverse(out)
+	}
+	return out
+}
+
+// part runs one Rollback workflow to its end.
+func (r *rollout) part(ctx workflow.Context, targets []TargetOutcome) {
+	r.parts++
+	plan := r.progress.Plan
+	r.backNow = Report{}
+	r.back.Targets += len(targets)
+	r.progress.Back.Targets += len(targets)
+	in := RollbackInput{Subject: r.subject(), Part: r.parts, Targets: targets, Concurrency: plan.Rollback.MaxConcurrency.Of(len(targets)), Verify: plan.Rollback.Verify,
+		Deadline: plan.Step.Deadline, CanReturn: plan.NoReturn == "", NoReturn: plan.NoReturn, Uninstalls: plan.Step.Uninstalls}
+	if plan.Rollback.MaxFailures != nil {
+		in.Budget = &policy.Budget{MaxFailures: *plan.Rollback.MaxFailures, MaxUnreachable: *plan.Rollback.MaxFailures, Size: len(targets)}
+	}
+	id := BackID(r.in.Environment, r.in.Deployment, r.in.Rollout, r.parts)
+	r.back.Workflows = append(r.back.Workflows, id)
+	r.changed = true
+	r.backOpen = workflow.ExecuteChildWorkflow(child(ctx, id, ControlQueue, fmt.Sprintf("%d targets go back", len(targets)), r.subject().attributes()...), RollbackType, in)
+	var result WaveResult
+	err := r.backOpen.Get(ctx, &result)
+	r.backOpen = nil
+	if err != nil {
+		result.Targets = targets
+		for i := range result.Targets {
+			result.Targets[i].State, result.Targets[i].Reason = policy.NeedsRecovery, clip("the rollback's workflow ended without a result: "+cause(err), maxReason)
+		}
+	}
+	r.returned(result.Targets)
+	r.backDone = append(r.backDone, result.Targets...)
+	r.backNow = Report{}
+	r.changed = true
+}
+
+// returned writes what a rollback has done over what the waves had done.
+func (r *rollout) returned(targets []TargetOutcome) {
+	for _, t := range targets {
+		if t.Reached {
+			r.progress.Back.Incomplete++
+		}
+	}
+	for i := range r.outcomes {
+		r.overlay(i, targets)
+	}
+	r.remember(slices.DeleteFunc(slices.Clone(targets), func(t TargetOutcome) bool { return t.State == policy.Pending })) // not got to: as recorded
+	for i := range r.progress.Waves {
+		if !r.progress.Waves[i].Open {
+			r.progress.Waves[i].Reached = 0
+			for _, t := range r.outcomes[i] {
+				if t.Reached {
+					r.progress.Waves[i].Reached++
+				}
+			}
+		}
+	}
+}
+
+// overlay writes what a rollback has done over the outcomes of a closed wave. A target that the rollback has not got to
+// stays what it was.
+func (r *rollout) overlay(i int, targets []TargetOutcome) {
+	for _, t := range targets {
+		if t.Wave != i+1 || t.State == policy.Pending {
+			continue
+		}
+		if at := slices.IndexFunc(r.outcomes[i], func(o TargetOutcome) bool { return o.Name == t.Name }); at >= 0 {
+			was := &r.outcomes[i][at]
+			was.State, was.Reason, was.Reached = t.State, t.Reason, t.Reached
+		}
+	}
+}
