@@ -18,6 +18,8 @@ type logger struct {
 	out *slog.Logger
 	// stopping is set while the server stops. Its services then complain about each other going away, which is no news.
 	stopping *atomic.Bool
+	// expected reports that the tags of every line say that it is no news, see expected.
+	expected bool
 }
 
 var (
@@ -74,7 +76,7 @@ func (l *logger) Fatal(msg string, tags ...tag.Tag) {
 
 // With returns a logger that adds tags to each line.
 func (l *logger) With(tags ...tag.Tag) log.Logger {
-	return &logger{out: slog.New(l.out.Handler().WithAttrs(attributes(tags))), stopping: l.stopping}
+	return &logger{out: slog.New(l.out.Handler().WithAttrs(attributes(tags))), stopping: l.stopping, expected: l.expected || expected("", tags)}
 }
 
 // SLog gives the server's SDK workers the same log.
@@ -84,7 +86,7 @@ func (l *logger) SLog() *slog.Logger {
 
 func (l *logger) log(level slog.Level, msg string, tags []tag.Tag) {
 	ctx := context.Background()
-	if level == slog.LevelWarn && (l.stopping.Load() || expected(msg, tags)) {
+	if level == slog.LevelWarn && (l.stopping.Load() || l.expected || expected(msg, tags)) {
 		level = slog.LevelDebug
 	}
 	if l.out.Enabled(ctx, level) {

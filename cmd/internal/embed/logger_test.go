@@ -1,0 +1,28 @@
+package embed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"go.temporal.io/server/common/log"
+	"go.temporal.io/server/common/log/tag"
+)
+
+// TestATaskWhosePollerHasGoneIsNoWarning fails when the stop of a worker shows as warnings of the server, wherever the
+// server puts the reason, or when another failure no longer does.
+func TestATaskWhosePollerHasGoneIsNoWarning(t *testing.T) {
+	var text bytes.Buffer
+	l := newLogger(slog.New(slog.NewTextHandler(&text, nil)))
+	l.Warn("Fail to process task", tag.Error(context.Canceled))
+	log.With(log.With(l, tag.Error(context.Canceled)), tag.ShardID(1)).Warn("Fail to process task")
+	if text.Len() > 0 {
+		t.Errorf("it says %s", text.String())
+	}
+	l.With(tag.ShardID(1)).Warn("Fail to process task", tag.Error(errors.New("disk I/O error")))
+	if text.Len() == 0 {
+		t.Error("a failure that is news is not said")
+	}
+}
