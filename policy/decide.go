@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -69,6 +70,8 @@ type Progress struct {
 	Paused    bool           `json:"paused,omitempty"`
 	Stop      Stop           `json:"stop"`
 	Back      Back           `json:"back"`
+	// Unrecorded reports that the ledger does not hold yet what the last wave did.
+	Unrecorded bool `json:"unrecorded,omitempty"`
 	// LateInFlight is how many single targets are being retried after their wave has closed.
 	LateInFlight int `json:"lateInFlight,omitempty"`
 }
@@ -175,6 +178,12 @@ func (p Progress) before(i int, now time.Time) Decision {
 		return Decision{Action: ActAsk, Wave: i + 1, Reason: p.waveName(i) + " needs approval"}
 	}
 	d := p.approval(i, now)
+	if p.Unrecorded {
+		// Forward starts hold while the ledger is down; nothing else does.
+		d.Waits = append(d.Waits, Wait{Reason: "the ledger has not recorded yet what the rollout has done", Rule: "ledger", Wave: i + 1,
+			Lifts: "the ledger, once it can be written again; the pending activity says what is wrong"})
+		d.Reason = cmp.Or(d.Reason, "waiting for the ledger")
+	}
 	if len(d.Waits) > 0 || p.Paused {
 		return p.paused(d)
 	}

@@ -61,6 +61,8 @@ func TestDecide(t *testing.T) {
 		{"not while the one before runs", progressOf(WaveRunning, WavePending), 0, ActWait, 0, "", false, "wave 1 (a) is running"},
 		{"not while it soaks", progressOf(WaveSoaking, WavePending), 0, ActWait, 0, "", false, "soaking"},
 		{"not while paused", with(progressOf(WaveDone, WavePending), func(p *Progress) { p.Paused = true }), 0, ActWait, 0, "", false, "paused"},
+		{"not before the ledger holds what the one before did", with(progressOf(WaveDone, WavePending), func(p *Progress) { p.Unrecorded = true }), 0, ActWait, 0, "", false, "ledger"},
+		{"a rollback does not wait for the ledger", stopped(with(progressOf(WaveDone, WavePending), func(p *Progress) { p.Unrecorded = true }), StoppedRollback, 0), 0, ActRollBack, 0, "", false, ""},
 		{"an empty wave is passed over", with(progressOf(WavePending), func(p *Progress) { p.Plan.Waves[0].Size = 0 }), 0, ActPass, 1, "", false, ""},
 		{"an approval is asked for first", asks(progressOf(WavePending), 1, Consent{Min: 1}), 0, ActAsk, 1, "", false, ""},
 		{"beside the soak of the one before", asks(progressOf(WaveSoaking, WavePending), 2, Consent{Min: 1}), 0, ActAsk, 2, "", false, ""},

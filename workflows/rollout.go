@@ -373,10 +373,13 @@ func (r *rollout) closed(ctx workflow.Context, i int, result WaveResult, err err
 		}
 	case policy.WavePending, policy.WavePassed, policy.WaveRunning, policy.WaveHeld, policy.WaveDraining, policy.WaveVerified, policy.WaveSoaking, policy.WaveDone:
 	}
+	r.progress.Unrecorded = true
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		if err := r.record(ctx); err != nil {
 			workflow.GetLogger(ctx).Error("The rollout could not be recorded", "error", err)
 		}
+		r.progress.Unrecorded = false
+		r.changed = true
 	})
 }
 
