@@ -16,7 +16,7 @@ import (
 
 // addFiles adds -f.
 func addFiles(cmd *cobra.Command, files *[]string) {
-	cmd.Flags().StringArrayVarP(files, "file", "f", nil, "a document or a folder of documents (*.yaml, *.yml); may be given again")
+	cmd.Flags().StringArrayVarP(files, "file", "f", nil, "a document or a folder of documents (*.yaml, *.yml, *.json); may be given again")
 }
 
 // documents are the files that were read. Their names are relative to the folder that they share, so that the same

@@ -148,9 +148,9 @@ func (t *temporal) explainTarget(ctx context.Context, s workflows.RolloutStatus,
 	case len(s.Waves) == 0:
 		return nil, "nothing is known of it: the rollout has no plan yet, or no worker answers", nil
 	case len(unopened) > 0 && s.State.Ended():
-		return nil, fmt.Sprintf("the rollout ended before it came to this target; waves that were never opened: %s; or left out: `plan --targets` says which", strings.Join(unopened, ", ")), nil
+		return nil, fmt.Sprintf("%s is in no wave that was opened before the rollout ended: it is in one of those that were not (%s), left out, or unknown; `plan --targets` says which", out.Clean(name), strings.Join(unopened, ", ")), nil
 	case len(unopened) > 0:
-		return nil, fmt.Sprintf("in no wave that has been opened; it is in one of the waves still to come, %s, or left out: `plan --targets` says which", strings.Join(unopened, ", ")), nil
+		return nil, fmt.Sprintf("%s is in no wave that has been opened: it is in one of those still to come (%s), left out, or unknown; `plan --targets` says which", out.Clean(name), strings.Join(unopened, ", ")), nil
 	}
 	return nil, "", failf(exitNotFound, "rollout %s has no target %q; `plan --targets` lists those that it has and those that it leaves out", s.Rollout, name)
 }

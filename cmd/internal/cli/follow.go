@@ -376,7 +376,7 @@ func (p *lines) changes(s workflows.RolloutStatus, remark string) {
 		p.line(p.f.Now(), "wave %d (%s) %s: %d of %d done, %d in flight (%s)", wave.Number, out.Clean(wave.Name), wave.State, doneOf(wave.Counts), wave.Size,
 			wave.InFlight, countsOf(wave.Counts))
 	}
-	if back := s.Rollback; back != nil && (p.last == nil || p.last.Rollback == nil || !maps.Equal(p.last.Rollback.Counts, back.Counts)) {
+	if back := s.Rollback; back != nil && back.Targets > 0 && (p.last == nil || p.last.Rollback == nil || !maps.Equal(p.last.Rollback.Counts, back.Counts)) {
 		p.line(p.f.Now(), "rollback: %s, %d in flight (%s)", counted(back.Targets, "target"), back.InFlight, countsOf(back.Counts))
 	}
 	waits := map[string]bool{}
