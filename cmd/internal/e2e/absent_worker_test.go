@@ -152,16 +152,16 @@ func TestCommandsSentWhileNoWorkerRuns(t *testing.T) {
 // to it one right after the other: it would wait for ever in a rollout that goes on.
 func TestPauseAndResumeKeepTheirOrder(t *testing.T) {
 	t.Parallel()
-	const n = 20
+	const n = 6
 	l, s := newLane(t), newSimSite(t, scenario(n))
-	g := newGate("observe.end", "c01", "c02", "c03", "c04", "c05", "c06", "c07", "c08", "c09")
+	g := newGate("observe.end", "c01", "c02", "c03", "c04")
 	l.options.At = g.at
 	openGate := sync.OnceFunc(func() { close(g.open) })
 	l.startWorker()
 	t.Cleanup(openGate)
-	in := l.start(s.documents(n, "  - waves: [{name: all, select: 'true', maxConcurrency: 9}]\n"), "v2")
+	in := l.start(s.documents(n, "  - waves: [{name: all, select: 'true', maxConcurrency: 4}]\n"), "v2")
 	eventually(t, "all are being read", g.full, func() string { return fmt.Sprint(s.asked()) })
-	for i := range 15 {
+	for i := range 5 {
 		// Each is heard before the next is sent; in one moment a pause and a resume would mean a pause.
 		for _, name := range []string{workflows.Pause, workflows.Resume} {
 			id := fmt.Sprint(name, i)

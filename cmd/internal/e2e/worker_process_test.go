@@ -191,7 +191,7 @@ func (p *process) kill() {
 // died waits until the process has killed itself.
 func (p *process) died() {
 	p.t.Helper()
-	deadline := time.NewTimer(90 * time.Second)
+	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	select {
 	case <-p.ended:
