@@ -141,7 +141,7 @@ func Decide(p Progress, now time.Time) Decision {
 			d := p.held(fmt.Sprintf("%s holds: %s", p.waveName(i), w.Reason), "verification",
 				fmt.Sprintf("approve accepts it and goes on; reject does what a reject does (wave %d)", i+1))
 			d.Waits[0].Wave = i + 1
-			return d
+			return p.paused(d)
 		case WaveVerified, WaveSoaking:
 			return p.beside(i, now)
 		case WaveRunning, WaveDraining, WaveBreached, WaveFailed, WaveStopped:

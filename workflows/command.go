@@ -167,9 +167,11 @@ func applyStop(p policy.Progress, name string, c Command, backing bool) (policy.
 	}
 	causes := map[string]policy.StopCause{RollBack: policy.StoppedRollback, Reject: policy.StoppedReject, Abort: policy.StoppedAbort}
 	switch {
+	case p.Stop.Cause == policy.StoppedAbort && name == RollBack:
+		return refuse("it is aborting, and nothing goes back: send the rollback again once it has ended")
 	case p.Stop.Cause == policy.StoppedAbort:
 		return p, Effect{}, "it is aborting already; nothing new starts", nil
-	case backing && p.Back.Scope == 0 && name != Abort:
+	case backing && p.Back.Scope == 0 && name != Abort, p.Stop.Cause == policy.StoppedRollback && name == Reject:
 		return p, Effect{}, "it is rolling back already", nil
 	case p.Stop.Cause == causes[name]:
 		return p, Effect{}, "it has been stopped so already", nil
@@ -202,6 +204,8 @@ func applyApprove(p policy.Progress, c Command, f CommandFacts) (policy.Progress
 		return refuse(`an approval needs a name; send {"by":"you"}`)
 	case p.Stop.Cause != policy.NotStopped:
 		return refuse("nothing waits for approval: it was stopped (%s)", p.Stop.Cause)
+	case c.Wave == 0 && asked != 0 && held != 0 && asked != held:
+		return refuse(`wave %d holds and wave %d needs approval; say which is meant: {"by":"you","wave":%d} accepts what wave %d holds for, {"by":"you","wave":%d} approves`, held, asked, held, held, asked)
 	case wave == 0:
 		return refuse("nothing waits for approval")
 	case wave != asked && wave != held:

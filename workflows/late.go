@@ -38,14 +38,18 @@ func (r *rollout) retryLate(ctx workflow.Context, target string) {
 		t := r.outcomeOf(target)
 		wave := t.Wave
 		result := r.attemptLate(ctx, t, executors.Apply)
-		// No wave is open that could hold for a person: inconclusive is not a success.
-		if result.Held {
+		// No wave is open that could hold for a person: inconclusive is not a success, and neither are checks that were
+		// cut off although nothing was stopped.
+		if result.Held || (result.State == policy.Verifying && r.progress.Stop.Cause == policy.NotStopped) {
 			result.State = policy.Failed
 		}
-		t.State, t.Reason, t.Reached = result.State, result.Reason, t.Reached || result.Reached
-		if !t.FromKnown {
+		if !t.FromKnown && !t.Reached {
 			t.From, t.FromKnown = result.From, result.FromKnown
 		}
+		if result.State != policy.Pending { // a stop came first: it stays what it was
+			t.State, t.Reason = result.State, result.Reason
+		}
+		t.Reached = t.Reached || result.Reached
 		switch t.State {
 		case policy.Failed, policy.NeedsRecovery:
 			t.Counted = true
@@ -55,7 +59,7 @@ func (r *rollout) retryLate(ctx workflow.Context, target string) {
 			policy.Skipped, policy.Removed, policy.RolledBack:
 		}
 		plan := r.progress.Plan
-		if t.State == policy.Failed && t.Reached && t.FromKnown && plan.NoReturn == "" && plan.Rollback.OnTargetFailed == policy.TargetGoesBack {
+		if t.State == policy.Failed && t.Reached && t.FromKnown && plan.NoReturn == "" && plan.Rollback.OnTargetFailed == policy.TargetGoesBack && r.control() != policy.ControlStop {
 			back := r.attemptLate(ctx, t, executors.Restore)
 			t.Reached = back.Reached
 			t.Reason = clip(t.Reason+"; "+back.Reason, maxReason)
@@ -76,7 +80,10 @@ func (r *rollout) retryLate(ctx workflow.Context, target string) {
 func (r *rollout) attemptLate(ctx workflow.Context, t *TargetOutcome, direction executors.Direction) TargetResult {
 	t.Attempt++
 	in := TargetInput{Subject: r.subject(), Target: t.Name, Wave: t.Wave, Attempt: t.Attempt, Direction: direction, From: t.From, FromKnown: t.FromKnown,
-		Broken: direction == executors.Restore, Deadline: r.progress.Plan.Step.Deadline, Checks: direction == executors.Apply, Control: policy.ControlRun}
+		Broken: direction == executors.Restore, Deadline: r.progress.Plan.Step.Deadline, Checks: direction == executors.Apply, Again: t.Reached}
+	if in.Control = policy.ControlRun; direction == executors.Apply {
+		in.Control = r.control()
+	}
 	id := TargetID(LateID(r.in.Environment, r.in.Deployment, r.in.Rollout), t.Name, t.Attempt)
 	attributes := append(r.subject().attributes(), targetKey.ValueSet(t.Name))
 	future := workflow.ExecuteChildWorkflow(child(ctx, id, TargetQueue, clip(fmt.Sprintf("%s: tried again, %s", t.Name, direction), 200), attributes...), TargetType, in)

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"cmp"
+	"strings"
 
 	commonpb "go.temporal.io/api/common/v1"
 	"go.temporal.io/sdk/converter"
@@ -44,17 +45,18 @@ func (r *rollout) listen(cancellable, ctx workflow.Context) {
 // command takes one signal.
 func (r *rollout) command(ctx workflow.Context, name string, payload *commonpb.Payload) {
 	c, remark, err := ParseCommand(name, payload)
-	c.ID, c.By, c.Reason, c.Target = clip(c.ID, 100), clip(c.By, 100), clip(c.Reason, clipCommand), clip(c.Target, 200)
+	c.ID, c.By, c.Reason, c.Target = clip(c.ID, 100), person(c.By), clip(c.Reason, clipCommand), clip(c.Target, 200)
 	if err != nil {
 		r.receipt(ctx, name, c, false, err.Error())
 		return
 	}
 	if c.ID != "" {
-		if r.seen[c.ID] {
+		// With its name: an id that was copied from another command must not swallow a stop.
+		if r.seen[name+" "+c.ID] {
 			return // the same command again: its receipt stands
 		}
 		if len(r.seen) < maxRemember {
-			r.seen[c.ID] = true
+			r.seen[name+" "+c.ID] = true
 		}
 	}
 	if (name == Skip || name == Retry) && c.Target != "" && r.planned {
@@ -72,6 +74,9 @@ func (r *rollout) command(ctx workflow.Context, name string, payload *commonpb.P
 	r.apply(ctx, name, c, remark, TargetFacts{})
 }
 
+// person is who somebody says they are: one spelling for one person, and blanks are no name.
+func person(by string) string { return clip(strings.TrimSpace(by), 100) }
+
 // find says what is known of a target.
 func (r *rollout) find(ctx workflow.Context, name string) (TargetFacts, error) {
 	for i := range r.outcomes {
@@ -81,6 +86,12 @@ func (r *rollout) find(ctx workflow.Context, name string) (TargetFacts, error) {
 			}
 		}
 	}
+	// A few at a time: a parent that asks for thousands at once is not let go on by the engine.
+	if err := workflow.Await(ctx, func() bool { return r.looking < maxLooking }); err != nil {
+		return TargetFacts{}, err
+	}
+	r.looking++
+	defer func() { r.looking-- }()
 	var f TargetFacts
 	err := workflow.ExecuteActivity(bookkeeping(ctx, "Find target "+clip(name, 100)), acts.FindTarget,
 		activities.TargetRef{Plan: r.progress.Plan.Digest, Target: name}).Get(ctx, &f.Wave)

@@ -45,7 +45,7 @@ func Rollback(cancellable workflow.Context, in RollbackInput) (WaveResult, error
 			p.State, p.Counted, p.Reason = policy.NeedsRecovery, true, "it cannot go back: nothing was installed before, and the step cannot uninstall"
 		}
 		w.state.Targets = append(w.state.Targets, p)
-		w.details = append(w.details, targetDetail{wave: t.Wave, broken: t.State == policy.Failed})
+		w.details = append(w.details, targetDetail{wave: t.Wave, broken: !runsWell(t.State)})
 	}
 	if err := w.setup(cancellable, ctx); err != nil {
 		return WaveResult{}, err
@@ -54,4 +54,10 @@ func Rollback(cancellable workflow.Context, in RollbackInput) (WaveResult, error
 		return WaveResult{}, err
 	}
 	return w.result(ctx), nil
+}
+
+// runsWell reports whether a target in this state was read back on the rollout's version: if it runs another one now,
+// somebody else has changed it. In any other state that may as well be what a change left that did not come to its end.
+func runsWell(s policy.TargetState) bool {
+	return s == policy.Succeeded || s == policy.NoChange || s == policy.Verifying || s == policy.Waiting
 }

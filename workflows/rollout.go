@@ -43,6 +43,7 @@ type rollout struct {
 	pending   map[int]int // order number → index of its receipt
 	receipts  []Receipt
 	dropped   int // receipts that were forgotten
+	looking   int // targets being looked up
 	seen      map[string]bool
 	timeline  []Event
 	sequence  int // of records
@@ -58,6 +59,7 @@ const (
 	maxTimeline  = 200
 	maxListed    = 50
 	maxRemember  = 2000 // command ids remembered for idempotency
+	maxLooking   = 100  // targets looked up at once
 	clipCommand  = 300
 	whoSluice    = "sluice"
 	whoTemporal  = "temporal"
@@ -69,7 +71,7 @@ const (
 func Rollout(cancellable workflow.Context, in RolloutInput) (RolloutResult, error) {
 	ctx, _ := workflow.NewDisconnectedContext(cancellable)
 	r := &rollout{in: in, phase: Planned, started: workflow.Now(ctx), late: map[string]bool{}, lateOpen: map[string]*line{}, pending: map[int]int{}, seen: map[string]bool{}}
-	r.progress.Author = in.By
+	r.progress.Author = person(in.By)
 	if err := workflow.SetQueryHandlerWithOptions(ctx, StatusQuery, func() (RolloutStatus, error) { return r.status(), nil },
 		workflow.QueryHandlerOptions{Description: "Where this rollout stands, what it waits for, and what became of each command."}); err != nil {
 		return RolloutResult{}, err
@@ -87,18 +89,26 @@ func Rollout(cancellable workflow.Context, in RolloutInput) (RolloutResult, erro
 	if err != nil {
 		return RolloutResult{}, err
 	}
-	if r.phase == Planned {
-		if err := r.walk(ctx); err != nil {
-			return RolloutResult{}, err
+	for begun := r.phase == Planned; ; {
+		if begun {
+			if err := r.walk(ctx); err != nil {
+				return RolloutResult{}, err
+			}
 		}
-	}
-	r.ended = workflow.Now(ctx)
-	r.note(ctx, whoSluice, string(r.phase), r.reason)
-	r.show(ctx)
-	if r.planned {
+		r.ended = workflow.Now(ctx)
+		r.note(ctx, whoSluice, string(r.phase), r.reason)
+		r.show(ctx)
+		if !r.planned {
+			break
+		}
 		if err := r.record(ctx); err != nil {
 			return RolloutResult{}, err
 		}
+		// The record may have taken its time, and a command that was accepted meanwhile is carried out.
+		if hear(ctx); !begun || policy.Decide(r.progress, r.ended).Action == policy.ActEnd {
+			break
+		}
+		r.phase, r.ended = Running, time.Time{}
 	}
 	return RolloutResult{Rollout: in.Rollout, State: r.phase, Reason: clip(r.reason, 1000)}, nil
 }
@@ -126,6 +136,16 @@ func (r *rollout) plan(ctx workflow.Context) error {
 	if out.Refused != "" {
 		r.phase, r.reason = Failed, "refused, nothing was started: "+out.Refused
 		return nil
+	}
+	if r.progress.Author == "" {
+		for _, w := range out.Plan.Waves {
+			for _, a := range w.Approvals {
+				if a.NotAuthor {
+					r.phase, r.reason = Failed, fmt.Sprintf(`refused, nothing was started: policy %q wants approval by somebody other than whoever starts it, and nobody says who that is; start it with "by"`, a.Policy)
+					return nil
+				}
+			}
+		}
 	}
 	r.take(out.Plan)
 	r.note(ctx, whoSluice, fmt.Sprintf("planned %d targets in %d waves", out.Plan.Targets, len(out.Plan.Waves)), "plan "+out.Plan.Digest)
@@ -278,9 +298,9 @@ func (r *rollout) setPhase(_ workflow.Context, d policy.Decision) {
 func (r *rollout) control() policy.Control {
 	switch {
 	case r.progress.Stop.Cause == policy.StoppedBreach && r.progress.Plan.Rollback.OnBreach != policy.BreachRolloutAll && r.progress.Plan.Rollback.OnBreach != policy.BreachWaveBack:
-		return policy.ControlRun // the wave has stopped itself, and what is in flight finishes
+		return policy.ControlFinish // what is in flight finishes, its checks too
 	case r.progress.Stop.Cause == policy.StoppedFailed:
-		return policy.ControlRun
+		return policy.ControlFinish
 	case r.progress.Stop.Cause != policy.NotStopped:
 		return policy.ControlStop
 	case r.progress.Paused:
@@ -336,16 +356,22 @@ func (r *rollout) open(ctx workflow.Context, number int) {
 // closed takes a wave's result.
 func (r *rollout) closed(ctx workflow.Context, i int, result WaveResult, err error) {
 	w := &r.progress.Waves[i]
-	w.Open = false
 	r.closedAt[i] = workflow.Now(ctx)
 	r.changed = true
 	if err != nil {
 		w.Phase, w.Reason = policy.WaveFailed, "its workflow ended without a result: "+cause(err)
+		// Until its targets are listed it counts as open, so that no rollback ends without them, and as stopped, so that
+		// none of the others waits for the list.
+		r.reports[i].Stopped = true
+		r.changed = true
 		r.lost(ctx, i)
+		w.Open = false
+		r.unanswered(i)
 		r.stop(ctx, policy.StoppedFailed, i, w.Reason)
 		r.changed = true
 		return
 	}
+	w.Open = false
 	w.Phase, w.Reason, w.Counts = result.Phase, result.Reason, result.Counts
 	r.outcomes[i] = result.Targets
 	r.overlay(i, r.backDone) // some may have gone back while others were still in flight
@@ -355,12 +381,7 @@ func (r *rollout) closed(ctx workflow.Context, i int, result WaveResult, err err
 	for _, a := range result.Answers {
 		r.answer(a)
 	}
-	for _, n := range workflow.DeterministicKeys(r.pending) {
-		// An order that came too late for the wave is not left without an answer.
-		if o := r.pending[n]; o >= r.dropped && r.receipts[o-r.dropped].Wave == i+1 {
-			r.answer(OrderAnswer{Number: n, Answer: "the wave closed before it could be carried out; send it again"})
-		}
-	}
+	r.unanswered(i)
 	switch result.Phase {
 	case policy.WaveBreached:
 		r.stop(ctx, policy.StoppedBreach, i, result.Reason)
@@ -383,6 +404,15 @@ func (r *rollout) closed(ctx workflow.Context, i int, result WaveResult, err err
 	})
 }
 
+// unanswered answers the orders that came too late for a wave.
+func (r *rollout) unanswered(i int) {
+	for _, n := range workflow.DeterministicKeys(r.pending) {
+		if o := r.pending[n]; o >= r.dropped && r.receipts[o-r.dropped].Wave == i+1 {
+			r.answer(OrderAnswer{Number: n, Answer: "the wave closed before it could be carried out; send it again"})
+		}
+	}
+}
+
 // lost takes a wave that was ended from outside: which of its targets were reached is not known, so that each is listed
 // as one that a person must look at, and none is forgotten by a rollback.
 func (r *rollout) lost(ctx workflow.Context, i int) {
@@ -396,6 +426,7 @@ func (r *rollout) lost(ctx workflow.Context, i int) {
 		r.outcomes[i] = append(r.outcomes[i], TargetOutcome{Name: t.Name, Wave: i + 1, State: policy.NeedsRecovery, Started: n + 1, Reached: true, Counted: true,
 			Reason: "the workflow of its wave was ended from outside: whether it was changed is not known"})
 	}
+	r.overlay(i, r.backDone) // some may have gone back before
 	r.recount(i)
 	r.remember(r.outcomes[i])
 }
@@ -428,7 +459,7 @@ func (r *rollout) heard(ctx workflow.Context, report Report) {
 		return
 	}
 	i := report.Wave - 1
-	if i < 0 || i >= len(r.reports) || !r.progress.Waves[i].Open || report.Sequence <= r.reports[i].Sequence {
+	if i < 0 || i >= len(r.reports) || !r.progress.Waves[i].Open || r.progress.Waves[i].Phase == policy.WaveFailed || report.Sequence <= r.reports[i].Sequence {
 		return
 	}
 	before := r.reports[i]
@@ -447,7 +478,12 @@ func (r *rollout) heard(ctx workflow.Context, report Report) {
 			r.note(ctx, whoSluice, fmt.Sprintf("%s: %s", t.Name, t.State), t.Reason)
 		}
 	}
-	if report.Breached != "" {
-		r.stop(ctx, policy.StoppedBreach, i, report.Breached)
+	breached := report.Breached
+	if breached == "" {
+		// The wave counts with what earlier waves had used when it opened; a late retry may have failed since.
+		breached = r.progress.Overspent()
+	}
+	if breached != "" {
+		r.stop(ctx, policy.StoppedBreach, i, breached)
 	}
 }

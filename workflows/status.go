@@ -54,6 +54,9 @@ func (r *rollout) status() RolloutStatus {
 			}
 		}
 		back.InFlight = r.backNow.Counts.InFlight
+		if !p.Back.Ended {
+			back.WaitingFor = r.inFlight()
+		}
 		s.Rollback = &back
 	}
 	return s
@@ -174,10 +177,10 @@ func (r *rollout) howToAnswer() string {
 		return "`resume` `{\"by\":\"you\"}` goes on, `abort` leaves the rest"
 	case r.phase == RollingBack:
 		return "`abort` leaves the rest as it is"
-	case r.progress.Asked() > 0:
-		return fmt.Sprintf("`approve` `{\"by\":\"you\",\"wave\":%d}`, `reject` `{\"by\":\"you\",\"reason\":\"why\"}`", r.progress.Asked())
 	case r.progress.Held() > 0:
 		return fmt.Sprintf("`approve` `{\"by\":\"you\",\"wave\":%d}` accepts, `reject` takes back", r.progress.Held())
+	case r.progress.Asked() > 0:
+		return fmt.Sprintf("`approve` `{\"by\":\"you\",\"wave\":%d}`, `reject` `{\"by\":\"you\",\"reason\":\"why\"}`", r.progress.Asked())
 	case r.phase == Holding:
 		return "`rollback`, `reject` or `abort`, each `{\"by\":\"you\",\"reason\":\"why\"}`"
 	case r.phase == Paused:
@@ -194,7 +197,7 @@ func (w *walk) show(ctx workflow.Context) {
 	if w.reason != "" {
 		fmt.Fprintf(&b, "\n%s\n", escape(w.reason))
 	}
-	if !w.soak.until.IsZero() {
+	if w.soak != nil {
 		fmt.Fprintf(&b, "\nSoaks until %s\n", w.soak.until.UTC().Format(time.RFC3339))
 	}
 	n := 0

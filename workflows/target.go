@@ -3,6 +3,7 @@ package workflows
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,6 +37,11 @@ type TargetInput struct {
 	FromKnown bool   `json:"fromKnown,omitempty"`
 	// Broken reports, in a restore, that the change had failed: the target may then run neither version.
 	Broken bool `json:"broken,omitempty"`
+	// Again reports, in an apply, that an earlier attempt had reached it: that it runs the version already is then no
+	// sign that nothing was changed, and the checks are owed.
+	Again bool `json:"again,omitempty"`
+	// Part is the part of the rollback that this restore belongs to; 0 in a wave.
+	Part int `json:"part,omitempty"`
 	// SkipVerify leaves the reading back out, in a restore.
 	SkipVerify bool            `json:"skipVerify,omitempty"`
 	Deadline   policy.Duration `json:"deadline"`
@@ -188,7 +194,8 @@ func (t *target) apply(ctx workflow.Context) {
 	}
 	t.result.From, t.result.FromKnown = seen.Reading.Version, seen.Reading.Known
 	t.result.Baselines, t.portable = seen.Baselines, seen.Portable
-	if seen.Reading.Known && seen.Reading.Version == t.in.Subject.Version {
+	there := seen.Reading.Known && seen.Reading.Version == t.in.Subject.Version
+	if there && !t.in.Again {
 		t.end(policy.NoChange, "it runs %s already", t.in.Subject.Version)
 		return
 	}
@@ -196,7 +203,9 @@ func (t *target) apply(ctx workflow.Context) {
 		return
 	}
 	t.stage = policy.Applying
-	if !t.change(ctx) {
+	if there {
+		t.end(policy.Succeeded, "an earlier attempt brought it %s", t.in.Subject.Version)
+	} else if !t.change(ctx) {
 		return
 	}
 	ended := workflow.Now(ctx)
@@ -276,7 +285,14 @@ func (t *target) change(ctx workflow.Context) bool {
 			}
 			pause = min(2*pause, blockedPauseMax)
 			t.result.Reason = ""
+			since := workflow.Now(ctx)
 			if t.in.Direction == executors.Apply && !t.mayBegin(ctx) {
+				return false
+			}
+			deadline = deadline.Add(workflow.Now(ctx).Sub(since)) // a pause is not the target's
+			if !deadline.After(workflow.Now(ctx)) {
+				// With no time left to follow it, the change is not asked for.
+				t.end(policy.Failed, "blocked until its deadline of %s: %s", t.in.Deadline, r.Reason)
 				return false
 			}
 			t.stage = policy.Applying
@@ -324,7 +340,12 @@ func (t *target) ask(ctx workflow.Context, left time.Duration) (r executors.Resu
 
 // operation is the idempotency key of the current intent.
 func (t *target) operation() string {
-	return fmt.Sprintf("%s/%s/%s/%d.%d.%d", t.in.Subject.Rollout, t.in.Target, t.in.Direction, t.in.Attempt, t.blocked, t.intents)
+	attempt := strconv.Itoa(t.in.Attempt)
+	if t.in.Part > 1 {
+		// Each part counts attempts anew, and a later one may try again what an earlier one could not bring back.
+		attempt = fmt.Sprintf("back%d.%s", t.in.Part, attempt)
+	}
+	return fmt.Sprintf("%s/%s/%s/%s.%d.%d", t.in.Subject.Rollout, t.in.Target, t.in.Direction, attempt, t.blocked, t.intents)
 }
 
 func (t *target) summary(verb string) string {

@@ -89,7 +89,7 @@ type walk struct {
 	started int
 	phase   policy.WavePhase
 	reason  string
-	soak    soak
+	soak    *soak // nil: not begun
 	answers []OrderAnswer
 
 	changed     bool
@@ -176,6 +176,10 @@ func (w *walk) control(ctx workflow.Context, c policy.Control) {
 	}
 	w.state.Control = c
 	w.changed = true
+	if c == policy.ControlFinish && w.state.Breached == "" {
+		w.breach(ctx, "the rollout was stopped: its budget is exceeded outside of this wave")
+		return
+	}
 	// After a breach only a stop says anything new.
 	if w.state.Breached == "" || c == policy.ControlStop {
 		w.pass(ctx, c)
@@ -205,7 +209,10 @@ func (w *walk) attempt(ctx workflow.Context, i int, direction executors.Directio
 	in := TargetInput{Subject: w.subject, Target: t.Name, Wave: d.wave, Attempt: t.Attempt, Direction: direction, From: t.From, FromKnown: t.FromKnown,
 		Broken: d.broken, SkipVerify: direction == executors.Restore && !w.verify, Deadline: w.slice.Deadline, Checks: direction == executors.Apply && w.checked(t.Metrics)}
 	if direction == executors.Apply {
-		in.Control = w.state.Control
+		in.Control, in.Again = w.state.Control, t.Reached
+	}
+	if w.restores {
+		in.Part = w.number
 	}
 	attrs := append(w.subject.attributes(), targetKey.ValueSet(t.Name))
 	summary := fmt.Sprintf("%s: %s %s", t.Name, direction, versionOr(w.subject.Version))
@@ -245,19 +252,30 @@ func (w *walk) ended(ctx workflow.Context, i int, direction executors.Direction,
 		w.returned(i, r)
 		return
 	}
-	t.State, t.Reason, t.Reached, t.Held = r.State, r.Reason, r.Reached || t.Reached, r.Held
-	if r.FromKnown && !t.FromKnown {
-		// A later attempt may read a half-applied version: the first reading is the one to return to.
+	if r.FromKnown && !t.FromKnown && !t.Reached {
+		// An attempt at a target that was reached before may read what the change left: the first reading is the one to
+		// return to, and without it none is.
 		t.From, t.FromKnown = r.From, true
 	}
+	t.State, t.Reason, t.Reached, t.Held = r.State, r.Reason, r.Reached || t.Reached, r.Held
 	d.baselines, d.broken = r.Baselines, r.State == policy.Failed
 	switch r.State {
 	case policy.Failed, policy.NeedsRecovery:
 		t.Counted = true
 	case policy.Succeeded, policy.NoChange:
 		t.Counted = false
-	case policy.Pending, policy.Waiting, policy.Preparing, policy.Applying, policy.Verifying, policy.Restoring, policy.Unreachable,
-		policy.Deferred, policy.Skipped, policy.Removed, policy.RolledBack:
+	case policy.Verifying:
+		// Somebody cancelled its workflow: checks that were cut off are not passed.
+		if w.state.Control != policy.ControlStop {
+			t.State, t.Held = policy.Waiting, true
+		}
+	case policy.Pending:
+		if w.state.Control != policy.ControlStop && w.state.Breached == "" {
+			// Likewise, before it was asked: it is left out, not begun again.
+			t.State, t.Reason, t.Counted = policy.Skipped, "left out: its workflow was cancelled", false
+		}
+	case policy.Waiting, policy.Preparing, policy.Applying, policy.Restoring, policy.Unreachable, policy.Deferred, policy.Skipped,
+		policy.Removed, policy.RolledBack:
 	}
 	if r.State == policy.Failed {
 		w.goBack(ctx, i)
@@ -346,6 +364,7 @@ func (w *walk) obey(_ workflow.Context, o Order) (bool, string) {
 		return false, fmt.Sprintf("%s is %s: there is nothing to try again", t.Name, t.State)
 	case o.Do == Retry:
 		t.State, t.Reason, t.Held, t.Tried = policy.Pending, "", false, false
+		w.soak = nil // it runs from the moment at which the last target is terminal
 		return true, fmt.Sprintf("%s is tried again with %s", t.Name, w.subject.Version)
 	}
 	return false, fmt.Sprintf("unknown order %q", o.Do)
@@ -447,7 +466,10 @@ func (w *walk) tell(ctx workflow.Context) {
 
 func (w *walk) current() Report {
 	r := Report{Sequence: w.report.Sequence + 1, Phase: w.phase, Reason: clip(w.reason, maxReason), Counts: w.state.Count(), States: map[policy.TargetState]int{},
-		Breached: w.state.Breached, SoakUntil: w.soak.until, Answers: w.answers}
+		Breached: w.state.Breached, Answers: w.answers}
+	if w.soak != nil {
+		r.SoakUntil = w.soak.until
+	}
 	if w.restores {
 		r.Part = w.number
 	} else {

@@ -42,8 +42,21 @@ func Wave(cancellable workflow.Context, in WaveInput) (WaveResult, error) {
 		return WaveResult{}, err
 	}
 	ref := activities.WaveRef{Plan: in.Subject.Plan, Wave: in.Wave}
-	if err := workflow.ExecuteActivity(bookkeeping(ctx, fmt.Sprintf("Read wave %d of the plan", in.Wave)), acts.LoadWave, ref).Get(ctx, &w.slice); err != nil {
+	// A stop does not wait for the ledger: nothing has been started yet.
+	read, stopped := false, func() bool { return w.state.Control == policy.ControlStop || w.state.Breached != "" }
+	var err error
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		err = workflow.ExecuteActivity(bookkeeping(ctx, fmt.Sprintf("Read wave %d of the plan", in.Wave)), acts.LoadWave, ref).Get(ctx, &w.slice)
+		read = true
+	})
+	if waitErr := workflow.Await(ctx, func() bool { return read || stopped() }); waitErr != nil {
+		err = waitErr
+	}
+	if err != nil {
 		return WaveResult{}, err
+	}
+	if !read {
+		return WaveResult{Phase: policy.WaveStopped, Reason: "stopped before it had begun"}, nil
 	}
 	wave := w.slice.Wave
 	w.state.MaxConcurrency, w.state.Budget, w.state.Rollout = wave.MaxConcurrency, &wave.Budget, &w.slice.Budget
@@ -68,28 +81,28 @@ func (w *walk) result(ctx workflow.Context) WaveResult {
 
 // soak is the time in which a wave must run cleanly.
 type soak struct {
-	begun, over bool
-	until       time.Time
+	over  bool
+	until time.Time
 }
 
 // soakOver reports whether the wave has soaked, and begins the soak when it has not begun. It runs from the moment the
-// last target is terminal, on through a pause; failures within budget do not restart it.
+// last target is terminal, on through a pause; failures within budget do not restart it, a target tried again does.
 func (w *walk) soakOver(ctx workflow.Context) bool {
 	if w.restores || w.slice.Wave.Soak == 0 && !w.slice.SoakChecks {
 		return true
 	}
-	if !w.soak.begun {
-		w.soak.begun = true
+	if w.soak == nil {
 		since := workflow.Now(ctx)
-		w.soak.until = since.Add(time.Duration(w.slice.Wave.Soak))
+		s := &soak{until: since.Add(time.Duration(w.slice.Wave.Soak))}
+		w.soak = s
 		workflow.Go(ctx, func(ctx workflow.Context) {
 			if w.slice.SoakChecks {
-				w.soakChecked(ctx, since)
+				w.soakChecked(ctx, s, since)
 			} else if err := workflow.NewTimerWithOptions(ctx, time.Duration(w.slice.Wave.Soak), workflow.TimerOptions{Summary: "Soak of wave " + w.slice.Wave.Name}).Get(ctx, nil); err != nil {
 				workflow.GetLogger(ctx).Warn("The soak's timer ended early", "error", err)
 				return
 			}
-			w.soak.over = true
+			s.over = true
 			w.changed = true
 		})
 	}
@@ -98,14 +111,15 @@ func (w *walk) soakOver(ctx workflow.Context) bool {
 
 // soakChecked measures the wave's targets until its soak ends. A target that fails is failed; one that comes to no
 // conclusion makes the wave hold.
-func (w *walk) soakChecked(ctx workflow.Context, since time.Time) {
-	in := activities.CheckInput{Plan: w.subject.Plan, Version: w.subject.Version, During: policy.DuringSoak, Since: since, Until: w.soak.until}
+func (w *walk) soakChecked(ctx workflow.Context, s *soak, since time.Time) {
+	ended := func() bool { return w.state.Control == policy.ControlStop || w.state.Breached != "" || w.soak != s }
+	in := activities.CheckInput{Plan: w.subject.Plan, Version: w.subject.Version, During: policy.DuringSoak, Since: since, Until: s.until}
 	for i, t := range w.state.Targets {
 		if t.State == policy.Succeeded || t.State == policy.NoChange {
 			in.Targets = append(in.Targets, activities.CheckedTarget{Name: t.Name, Baselines: w.details[i].baselines})
 		}
 	}
-	for len(in.Targets) > 0 && w.state.Control != policy.ControlStop && w.state.Breached == "" {
+	for len(in.Targets) > 0 && !ended() {
 		var out activities.CheckOutput
 		var err error
 		stoppable, cancel := workflow.WithCancel(ctx)
@@ -114,7 +128,7 @@ func (w *walk) soakChecked(ctx workflow.Context, since time.Time) {
 			err = workflow.ExecuteActivity(checking(ctx, ControlQueue, "Check the wave while it soaks"), acts.Check, in).Get(ctx, &out)
 			done = true
 		})
-		if waitErr := workflow.Await(ctx, func() bool { return done || w.state.Control == policy.ControlStop || w.state.Breached != "" }); waitErr != nil {
+		if waitErr := workflow.Await(ctx, func() bool { return done || ended() }); waitErr != nil {
 			err = waitErr
 		}
 		cancel()
@@ -125,7 +139,8 @@ func (w *walk) soakChecked(ctx workflow.Context, since time.Time) {
 			for _, t := range in.Targets {
 				w.judged(ctx, activities.CheckVerdict{Target: t.Name, Verdict: policy.VerdictError, Reason: "its checks could not be carried out: " + cause(err)})
 			}
-			return
+			w.changed = true
+			break
 		}
 		for _, v := range out.Changed {
 			w.judged(ctx, v)
@@ -136,7 +151,7 @@ func (w *walk) soakChecked(ctx workflow.Context, since time.Time) {
 		}
 		in.Targets = out.Targets
 	}
-	if left := w.soak.until.Sub(workflow.Now(ctx)); left > 0 && w.state.Control != policy.ControlStop && w.state.Breached == "" {
+	if left := s.until.Sub(workflow.Now(ctx)); left > 0 && !ended() {
 		// Each target is decided; the rest of the soak is time.
 		if err := workflow.Sleep(ctx, left); err != nil {
 			workflow.GetLogger(ctx).Warn("The soak's timer ended early", "error", err)

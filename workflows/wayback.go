@@ -25,7 +25,6 @@ func (r *rollout) takeBack(ctx workflow.Context, scope int) {
 		r.progress.Back.Ended = true
 		r.progress.Back.Held = ""
 		r.back.EndedAt = workflow.Now(ctx)
-		r.back.WaitingFor = nil
 		r.changed = true
 	})
 }
@@ -50,7 +49,6 @@ func (r *rollout) bringBack(ctx workflow.Context, scope int) {
 			if !r.flying() {
 				return
 			}
-			r.back.WaitingFor = r.inFlight()
 			r.changed = true
 			if err := workflow.Await(ctx, func() bool { return !r.flying() || len(r.reached(scope, tried)) > 0 }); err != nil {
 				return
@@ -75,8 +73,9 @@ func (r *rollout) flying() bool {
 	return len(r.late) > 0 || slices.ContainsFunc(r.progress.Waves, func(w policy.WaveProgress) bool { return w.Open })
 }
 
+// inFlight names what is in flight outside the rollback.
 func (r *rollout) inFlight() []string {
-	var out []string
+	out := workflow.DeterministicKeys(r.late)
 	for i, w := range r.progress.Waves {
 		if w.Open {
 			out = append(out, r.reports[i].InFlight...)
@@ -129,12 +128,16 @@ func (r *rollout) part(ctx workflow.Context, targets []TargetOutcome) {
 	r.backOpen = workflow.ExecuteChildWorkflow(child(ctx, id, ControlQueue, fmt.Sprintf("%d targets go back", len(targets)), r.subject().attributes()...), RollbackType, in)
 	var result WaveResult
 	err := r.backOpen.Get(ctx, &result)
-	r.backOpen = nil
+	r.backOpen, r.progress.Back.Held = nil, ""
 	if err != nil {
 		result.Targets = targets
 		for i := range result.Targets {
 			result.Targets[i].State, result.Targets[i].Reason = policy.NeedsRecovery, clip("the rollback's workflow ended without a result: "+cause(err), maxReason)
 		}
+	}
+	if err == nil && result.Phase == policy.WaveStopped && r.progress.Stop.Cause != policy.StoppedAbort {
+		// Somebody cancelled the rollback itself: that means abort, as it does for the rollout.
+		r.apply(ctx, Abort, Command{By: whoTemporal, Reason: "the workflow of the rollback was cancelled"}, "", TargetFacts{})
 	}
 	r.returned(result.Targets)
 	r.backDone = append(r.backDone, result.Targets...)
