@@ -5,11 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"math"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -495,48 +491,4 @@ func FuzzRender(f *testing.F) {
 			t.Fatalf("%q renders although it is refused: %v", text, CheckTemplate(text))
 		}
 	})
-}
-
-func checkPackage(t *testing.T, ours []string) {
-	t.Helper()
-	const module = "github.com/seed-a0a4f4e3/sluice/"
-	entries, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	doc := ""
-	for _, entry := range entries {
-		if !strings.HasSuffix(entry.Name(), ".go") || strings.HasSuffix(entry.Name(), "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), entry.Name(), nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
-		doc += file.Doc.Text()
-		for _, spec := range file.Imports {
-			checkImport(t, entry.Name(), spec, module, ours)
-		}
-	}
-	if !strings.Contains(doc, "must not") {
-		t.Error("the package comment does not say what the package must not do")
-	}
-}
-
-func checkImport(t *testing.T, name string, spec *ast.ImportSpec, module string, ours []string) {
-	t.Helper()
-	path := strings.Trim(spec.Path.Value, `"`)
-	if path == "text/template" || path == "os" || path == "net/http" || path == "time" {
-		t.Errorf("%s imports %s", name, path)
-	}
-	own, ok := strings.CutPrefix(path, module)
-	if !ok {
-		return
-	}
-	for _, allowed := range ours {
-		if own == allowed {
-			return
-		}
-	}
-	t.Errorf("%s imports %s", name, path)
 }
