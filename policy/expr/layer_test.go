@@ -7,5 +7,5 @@ import (
 )
 
 func TestLayer(t *testing.T) {
-	layers.Guard(t, []string{"policy", "inventory"}, "go.temporal.io", "os", "net/http", "time", "text/template")
+	layers.Guard(t, []string{"policy", "inventory"}, "go.temporal.io", "os", "net/http", "time")
 }
