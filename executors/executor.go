@@ -142,6 +142,9 @@ type Traits struct {
 	Uninstalls bool
 	// Reason is why it does not restore, for the plan.
 	Reason string
+	// Longest is how long a change may take by its own configuration; 0: it does not say. A step that is given up on
+	// before that may still be at work.
+	Longest time.Duration
 }
 
 // Kind is one entry of the visible list of executors: how its configuration is checked when documents are loaded.

@@ -63,10 +63,11 @@ func Kind() executors.Kind {
 // traits tells what the step promises. An uninstall needs the check as well: without it nobody knows that the change
 // was a first install.
 func (cfg config) traits() executors.Traits {
+	longest := cfg.timeout + cfg.grace
 	if len(cfg.check) == 0 {
-		return executors.Traits{Reason: noCheckReason}
+		return executors.Traits{Reason: noCheckReason, Longest: longest}
 	}
-	return executors.Traits{Observes: true, Restores: true, Uninstalls: len(cfg.rollback) > 0}
+	return executors.Traits{Observes: true, Restores: true, Uninstalls: len(cfg.rollback) > 0, Longest: longest}
 }
 
 // decodeRendered decodes the configuration of a change.

@@ -95,10 +95,11 @@ func TestTraits(t *testing.T) {
 		config string
 		want   executors.Traits
 	}{
-		"apply alone":             {`{"apply": ["a"]}`, executors.Traits{Reason: reason}},
-		"rollback without check":  {`{"apply": ["a"], "rollback": ["r"]}`, executors.Traits{Reason: reason}},
-		"check":                   {`{"apply": ["a"], "check": ["c"]}`, executors.Traits{Observes: true, Restores: true}},
-		"check and rollback argv": {`{"apply": ["a"], "check": ["c"], "rollback": ["r"]}`, executors.Traits{Observes: true, Restores: true, Uninstalls: true}},
+		"apply alone":             {`{"apply": ["a"]}`, executors.Traits{Reason: reason, Longest: 10*time.Minute + 10*time.Second}},
+		"rollback without check":  {`{"apply": ["a"], "rollback": ["r"]}`, executors.Traits{Reason: reason, Longest: 10*time.Minute + 10*time.Second}},
+		"check":                   {`{"apply": ["a"], "check": ["c"]}`, executors.Traits{Observes: true, Restores: true, Longest: 10*time.Minute + 10*time.Second}},
+		"check and rollback argv": {`{"apply": ["a"], "check": ["c"], "rollback": ["r"]}`, executors.Traits{Observes: true, Restores: true, Uninstalls: true, Longest: 10*time.Minute + 10*time.Second}},
+		"timeout and grace":       {`{"apply": ["a"], "timeout": "2h", "grace": "1m"}`, executors.Traits{Reason: reason, Longest: 121 * time.Minute}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Kind().Decode(json.RawMessage(test.config))

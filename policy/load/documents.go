@@ -289,6 +289,10 @@ func (s *session) stepConfig(step *policy.Step, kind executors.Kind, e entry, pa
 		s.configFaults(err, e.value, path)
 		return
 	}
+	if longest := policy.Duration(traits.Longest); longest > step.Deadline {
+		s.fault(e.place, path, "may be at work for %s (timeout and grace), and the step's deadline is %s: its end would not be awaited; "+
+			"shorten the timeout or write a longer deadline", longest, step.Deadline)
+	}
 	step.Observes, step.Restores, step.Uninstalls, step.Reason = traits.Observes, traits.Restores, traits.Uninstalls, traits.Reason
 }
 

@@ -41,6 +41,7 @@ func testLoader() *Loader {
 		faults := strict(config, "check", "apply", "rollback", "timeout", "exitCodes", "env")
 		var c struct {
 			Check, Apply []string
+			Timeout      string
 			ExitCodes    map[string]string
 		}
 		if err := json.Unmarshal(config, &c); err != nil {
@@ -60,7 +61,8 @@ func testLoader() *Loader {
 		if len(c.Check) == 0 {
 			return executors.Traits{Reason: "no check: the running version cannot be read"}, nil
 		}
-		return executors.Traits{Observes: true, Restores: true}, nil
+		longest, _ := time.ParseDuration(c.Timeout)
+		return executors.Traits{Observes: true, Restores: true, Longest: longest}, nil
 	}}
 	sim := executors.Kind{Name: "sim", Decode: func(config json.RawMessage) (executors.Traits, error) {
 		if faults := strict(config, "url"); len(faults) > 0 {
