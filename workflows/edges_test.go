@@ -16,6 +16,7 @@ import (
 	"github.com/seed-a0a4f4e3/sluice/activities"
 	"github.com/seed-a0a4f4e3/sluice/activities/metrics"
 	"github.com/seed-a0a4f4e3/sluice/executors"
+	"github.com/seed-a0a4f4e3/sluice/inventory/ledger"
 	"github.com/seed-a0a4f4e3/sluice/policy"
 )
 
@@ -404,5 +405,26 @@ func TestAnApprovalNeedsAPerson(t *testing.T) {
 	nobody.send(2*time.Minute, Approve, map[string]any{"by": "eve"})
 	if s := nobody.run(); s.State != Failed || !strings.Contains(s.Reason, "refused, nothing was started") {
 		t.Errorf("%s (%s): nobody can tell who is not the author", s.State, s.Reason)
+	}
+}
+
+func TestARollbackOfARolloutThatWasTerminatedNamesItsOpenWave(t *testing.T) {
+	first := newWorld(t, waves("a", "b", "c"), "a", "b", "c")
+	if s := first.run(); s.State != Succeeded {
+		t.Fatal(s.State)
+	}
+	// As the ledger holds it when the workflow was terminated while its second wave was open.
+	cut := first.record()
+	cut.State, cut.Sequence, cut.EndedAt = string(Running), cut.Sequence+1, time.Time{}
+	cut.Targets = slices.DeleteFunc(cut.Targets, func(t ledger.TargetRecord) bool { return t.Wave > 1 })
+	if err := first.ledger.PutRecord(context.Background(), cut); err != nil {
+		t.Fatal(err)
+	}
+	second := newWorld(t, waves("a", "b", "c"), "a", "b", "c")
+	second.keep(first)
+	second.input = RolloutInput{Rollout: "R2", Mode: ModeRollback, Of: "R1", Deployment: "web", Environment: "prod", By: "oncall"}
+	s := second.run()
+	if s.State != RollbackIncomplete || len(s.Attention) != 1 || s.Attention[0].Name != "b" || second.fleet.version("a") != "v1" {
+		t.Errorf("%s (%s), attention %+v; want a back, and b named", s.State, s.Reason, s.Attention)
 	}
 }

@@ -198,6 +198,9 @@ func (r *rollout) prepareRollback(ctx workflow.Context) error {
 				Reached: t.Reached, From: t.From, FromKnown: t.FromKnown, Started: len(r.outcomes[t.Wave-1]) + 1})
 		}
 		if offset+page >= answer.Total {
+			if !Phase(answer.Record.State).Ended() {
+				r.cutOff(ctx)
+			}
 			break
 		}
 	}
@@ -209,6 +212,17 @@ func (r *rollout) prepareRollback(ctx workflow.Context) error {
 		r.progress.Stop = policy.Stop{Cause: policy.StoppedRollback, By: r.in.By, Reason: r.in.Reason}
 	}
 	return nil
+}
+
+// cutOff takes a rollout whose workflow was ended from outside: what it did is on record up to its last closed wave, and
+// the next one may have been open.
+func (r *rollout) cutOff(ctx workflow.Context) {
+	for i, w := range r.progress.Plan.Waves {
+		if w.Size > 0 && len(r.outcomes[i]) == 0 {
+			r.lost(ctx, i)
+			return
+		}
+	}
 }
 
 // recount brings a closed wave's counts in line with its outcomes.
