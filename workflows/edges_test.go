@@ -428,3 +428,14 @@ func TestARollbackOfARolloutThatWasTerminatedNamesItsOpenWave(t *testing.T) {
 		t.Errorf("%s (%s), attention %+v; want a back, and b named", s.State, s.Reason, s.Attention)
 	}
 }
+
+func TestAStopEndsARolloutThatCannotBePlanned(t *testing.T) {
+	for name, end := range map[string]Phase{Abort: Aborted, RollBack: RolledBack, Reject: Rejected} {
+		w := newWorld(t, waves("a"), "a")
+		w.env.OnActivity("MakePlan", mock.Anything, mock.Anything).Return(w.acts.MakePlan).After(48 * time.Hour)
+		w.send(time.Hour, name, map[string]any{"by": "bob"})
+		if s := w.run(); s.State != end || s.EndedAt.Sub(s.StartedAt) > 2*time.Hour || len(w.fleet.log()) != 0 {
+			t.Errorf("%s: %s (%s) after %s, asked %v", name, s.State, s.Reason, s.EndedAt.Sub(s.StartedAt), w.fleet.log())
+		}
+	}
+}

@@ -53,6 +53,10 @@ type rollout struct {
 	changed   bool
 }
 
+// planPatience is how long a rollout that was stopped before it had a plan still waits for it: longer than planning
+// takes.
+const planPatience = time.Minute
+
 // Limits of what a status carries.
 const (
 	maxReceipts  = 50
@@ -130,8 +134,29 @@ func (r *rollout) plan(ctx workflow.Context) error {
 	in := activities.PlanInput{Want: r.in.PlanDigest, Request: policy.Request{Deployment: r.in.Deployment, Environment: r.in.Environment,
 		Version: r.in.Version, BundleDigest: r.in.BundleDigest, Unguarded: r.in.Unguarded}}
 	var out activities.PlanOutput
-	if err := workflow.ExecuteActivity(bookkeeping(ctx, "Plan "+clip(r.in.Version.Name, 100)), acts.MakePlan, in).Get(ctx, &out); err != nil {
+	var err error
+	planned := false
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		err = workflow.ExecuteActivity(bookkeeping(ctx, "Plan "+clip(r.in.Version.Name, 100)), acts.MakePlan, in).Get(ctx, &out)
+		planned = true
+	})
+	if err := workflow.Await(ctx, func() bool { return planned || stopsForGood(r.progress) }); err != nil {
 		return err
+	}
+	if !planned {
+		// It is stopped, and only the plan says of what; but a ledger that is down must not keep the lane.
+		if _, err := workflow.AwaitWithOptions(ctx, workflow.AwaitOptions{Timeout: planPatience,
+			TimerOptions: workflow.TimerOptions{Summary: "Stopped; wait for the plan"}}, func() bool { return planned }); err != nil {
+			return err
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case !planned:
+		d := policy.Decide(r.progress, workflow.Now(ctx))
+		r.phase, r.reason = Phase(d.Ending), d.Reason
+		return nil
 	}
 	if out.Refused != "" {
 		r.phase, r.reason = Failed, "refused, nothing was started: "+out.Refused
