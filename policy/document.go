@@ -139,7 +139,7 @@ type Step struct {
 	Kind string `json:"kind"`
 	// Config is the executor's own configuration as JSON, templates not rendered.
 	Config json.RawMessage `json:"config"`
-	// Deadline bounds the whole step on one target, waits for a blocked target included. Default 1h.
+	// Deadline bounds how long a step waits for a blocked target, and how long its change may then take. Default 1h.
 	Deadline Duration `json:"deadline"`
 	// Observes, Restores and Uninstalls are what the executor promises of this configuration; Reason says why it does
 	// not restore.

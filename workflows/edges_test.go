@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/mock"
+	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
@@ -437,5 +438,18 @@ func TestAStopEndsARolloutThatCannotBePlanned(t *testing.T) {
 		if s := w.run(); s.State != end || s.EndedAt.Sub(s.StartedAt) > 2*time.Hour || len(w.fleet.log()) != 0 {
 			t.Errorf("%s: %s (%s) after %s, asked %v", name, s.State, s.Reason, s.EndedAt.Sub(s.StartedAt), w.fleet.log())
 		}
+	}
+}
+
+func TestAChangeIsAwaitedInFullAfterALongRefusal(t *testing.T) {
+	w := newWorld(t, waves("a"), "a")
+	w.fleet.on["apply a"] = w.until(50*time.Minute, blocked, works)
+	var awaited time.Duration
+	w.env.OnActivity("Await", mock.Anything, mock.Anything).Return(func(ctx context.Context, in activities.AwaitInput) (executors.Result, error) {
+		awaited = activity.GetInfo(ctx).ScheduleToCloseTimeout
+		return w.acts.Await(ctx, in)
+	})
+	if s := w.run(); s.State != Succeeded || awaited != time.Hour {
+		t.Errorf("%s: its end was awaited for %s, want the whole deadline", s.State, awaited)
 	}
 }

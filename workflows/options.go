@@ -46,12 +46,13 @@ func submitting(ctx workflow.Context, summary string) workflow.Context {
 	})
 }
 
-// awaiting are the options of Await: retried until the step's deadline.
-func awaiting(ctx workflow.Context, summary string, left time.Duration) workflow.Context {
+// awaiting are the options of Await: retried for as long as the step's deadline says. Waiting for a blocked target takes
+// nothing of that: a change that was given up on while it is at work could meet the next one.
+func awaiting(ctx workflow.Context, summary string, deadline time.Duration) workflow.Context {
 	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		TaskQueue:              TargetQueue,
 		StartToCloseTimeout:    2 * time.Minute, // one call follows an operation for a minute
-		ScheduleToCloseTimeout: left,
+		ScheduleToCloseTimeout: deadline,
 		HeartbeatTimeout:       heartbeatTimeout,
 		WaitForCancellation:    true,
 		RetryPolicy:            &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 1.5, MaximumInterval: 10 * time.Second},

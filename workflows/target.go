@@ -251,8 +251,7 @@ func (t *target) change(ctx workflow.Context) bool {
 	deadline := workflow.Now(ctx).Add(time.Duration(t.in.Deadline))
 	pause := blockedPause
 	for {
-		left := deadline.Sub(workflow.Now(ctx))
-		r, asked := t.ask(ctx, left)
+		r, asked := t.ask(ctx)
 		t.result.Reached = t.result.Reached || asked
 		switch r.Outcome {
 		case "": // a stop came before the change had been asked for
@@ -269,7 +268,7 @@ func (t *target) change(ctx workflow.Context) bool {
 			t.end(policy.Unreachable, "%s", r.Reason)
 			return false
 		case executors.Blocked:
-			left = deadline.Sub(workflow.Now(ctx))
+			left := deadline.Sub(workflow.Now(ctx))
 			if left <= 0 {
 				t.end(policy.Failed, "blocked until its deadline of %s: %s", t.in.Deadline, r.Reason)
 				return false
@@ -291,7 +290,7 @@ func (t *target) change(ctx workflow.Context) bool {
 			}
 			deadline = deadline.Add(workflow.Now(ctx).Sub(since)) // a pause is not the target's
 			if !deadline.After(workflow.Now(ctx)) {
-				// With no time left to follow it, the change is not asked for.
+				// The refusals have used up the time; it is not asked once more.
 				t.end(policy.Failed, "blocked until its deadline of %s: %s", t.in.Deadline, r.Reason)
 				return false
 			}
@@ -303,7 +302,7 @@ func (t *target) change(ctx workflow.Context) bool {
 
 // ask submits once and awaits the end, adopting the operation when the answer was lost. asked reports whether the
 // target may have been asked.
-func (t *target) ask(ctx workflow.Context, left time.Duration) (r executors.Result, asked bool) {
+func (t *target) ask(ctx workflow.Context) (r executors.Result, asked bool) {
 	for {
 		t.intents++
 		ref := t.ref()
@@ -320,7 +319,7 @@ func (t *target) ask(ctx workflow.Context, left time.Duration) (r executors.Resu
 		}
 		// Any other error means that the effect is unknown: Await finds out.
 		in := activities.AwaitInput{Change: ref, Ticket: ticket}
-		err = workflow.ExecuteActivity(awaiting(ctx, t.summary("Wait for"), max(left, time.Second)), acts.Await, in).Get(ctx, &r)
+		err = workflow.ExecuteActivity(awaiting(ctx, t.summary("Wait for"), max(time.Duration(t.in.Deadline), time.Second)), acts.Await, in).Get(ctx, &r)
 		switch typeOf(err) {
 		case "":
 			return r, true

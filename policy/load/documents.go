@@ -14,7 +14,7 @@ import (
 	"github.com/seed-a0a4f4e3/sluice/policy/expr"
 )
 
-// defaultDeadline bounds a step on one target, its waits included, where the document does not.
+// defaultDeadline bounds a step on one target where the document does not.
 const defaultDeadline = policy.Duration(time.Hour)
 
 // documentType is one entry of the visible list of types.
