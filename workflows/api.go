@@ -6,6 +6,8 @@
 package workflows
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strconv"
 	"time"
 
@@ -95,9 +97,19 @@ func BackID(environment, deployment, rollout string, part int) string {
 	return id
 }
 
-// TargetID is the workflow id of one attempt at one target, under its wave's, its rollback's or the late id.
+// maxID keeps workflow ids within the 255 characters of Temporal's SQL schemas, with room for what a later release adds.
+const maxID = 199
+
+// TargetID is the workflow id of one attempt at one target, under its wave's, its rollback's or the late id. Where all
+// names are long, the target's is cut and told apart by a digest; its search attribute has it whole.
 func TargetID(parent, target string, attempt int) string {
-	return parent + "/" + target + "/" + strconv.Itoa(attempt)
+	end := "/" + strconv.Itoa(attempt)
+	if room := maxID - len(parent) - len("/") - len(end); len(target) > room {
+		sum := sha256.Sum256([]byte(target))
+		mark := "~" + hex.EncodeToString(sum[:6]) // no name has a ~
+		target = target[:max(0, room-len(mark))] + mark
+	}
+	return parent + "/" + target + end
 }
 
 // LateID is the parent part of a Target's id when its wave has closed before the attempt.

@@ -453,3 +453,17 @@ func TestAChangeIsAwaitedInFullAfterALongRefusal(t *testing.T) {
 		t.Errorf("%s: its end was awaited for %s, want the whole deadline", s.State, awaited)
 	}
 }
+
+func TestIdsOfTheLongestNamesStayBelowTheirLimit(t *testing.T) {
+	name, ulid := strings.Repeat("n", 63), strings.Repeat("0", 26)
+	target := strings.Repeat("rack/", 23)
+	for _, parent := range []string{WaveID(name, name, ulid, 99), BackID(name, name, ulid, 99), LateID(name, name, ulid)} {
+		one, other := TargetID(parent, target+"node1", 10), TargetID(parent, target+"node2", 10)
+		if len(one) >= 200 || one == other || !strings.HasPrefix(one, parent+"/rack/") {
+			t.Errorf("%d characters: %s and %s; want below 200, and apart", len(one), one, other)
+		}
+	}
+	if got := TargetID("p", "a/b", 2); got != "p/a/b/2" {
+		t.Errorf("got %s, want short names whole", got)
+	}
+}
