@@ -467,3 +467,20 @@ func TestIdsOfTheLongestNamesStayBelowTheirLimit(t *testing.T) {
 		t.Errorf("got %s, want short names whole", got)
 	}
 }
+
+func TestTheBudgetOfARollbackHoldsOverAllItsParts(t *testing.T) {
+	p := waves("a,b,d", "c")
+	p.Waves.Waves[0].MaxConcurrency = amount(3)
+	p.Rollback = &policy.Rollback{MaxFailures: amount(1), MaxConcurrency: amount(1)}
+	w := newWorld(t, p, "a", "b", "d", "c")
+	hang(w, "Await", w.acts.Await, func(in activities.AwaitInput) bool { return in.Change.Direction == executors.Apply && in.Change.Target != "a" }, 30*time.Minute)
+	w.fleet.on["restore a"], w.fleet.on["restore b"] = fails("stuck"), fails("stuck")
+	w.send(time.Minute, RollBack, nil)
+	var over RolloutStatus
+	w.at(time.Hour, &over)
+	w.send(2*time.Hour, Resume, nil)
+	s := w.run()
+	if over.State != RollingBack || len(over.Waits) != 1 || over.Counts[policy.RolledBack] != 0 || s.State != RollbackIncomplete || w.fleet.version("d") != "v1" {
+		t.Errorf("%s waits for %+v, counts %v; end %s, d runs %s; want it held after the second failure", over.State, over.Waits, over.Counts, s.State, w.fleet.version("d"))
+	}
+}

@@ -127,6 +127,7 @@ func (r *rollout) apply(ctx workflow.Context, name string, c Command, remark str
 	case effect.RetryLate:
 		r.retryLate(ctx, c.Target)
 	case effect.ResumeBack:
+		r.backFree = true
 		r.orders++
 		order.Number = r.orders
 		r.backOpen.SignalChildWorkflow(ctx, targetSignal, order)

@@ -17,9 +17,11 @@ type RollbackInput struct {
 	// Concurrency is how many may be in flight.
 	Concurrency int `json:"concurrency"`
 	// Budget is how many may fail to come back before a person is asked; nil: any number.
-	Budget   *policy.Budget  `json:"budget,omitempty"`
-	Verify   bool            `json:"verify"`
-	Deadline policy.Duration `json:"deadline"`
+	Budget *policy.Budget `json:"budget,omitempty"`
+	// Before is what earlier parts have used of it.
+	Before   policy.WaveCounts `json:"before,omitzero"`
+	Verify   bool              `json:"verify"`
+	Deadline policy.Duration   `json:"deadline"`
 	// CanReturn is false when the deployment cannot go back; each target is then listed as needing recovery.
 	CanReturn bool   `json:"canReturn"`
 	NoReturn  string `json:"noReturn,omitempty"`
@@ -35,6 +37,9 @@ func Rollback(cancellable workflow.Context, in RollbackInput) (WaveResult, error
 		id: BackID(in.Subject.Environment, in.Subject.Deployment, in.Subject.Rollout, in.Part)}
 	w.state = policy.WaveState{MaxConcurrency: in.Concurrency, Budget: in.Budget, Control: policy.ControlRun,
 		AllSkippedAccepted: true} // left alone is a fine end for all of them
+	if in.Before.Failures > 0 {
+		w.state.Budget, w.state.Rollout, w.state.Before = nil, in.Budget, in.Before
+	}
 	w.slice = activities.WaveSlice{Deadline: in.Deadline}
 	for _, t := range in.Targets {
 		p := policy.TargetProgress{Name: t.Name, State: policy.Pending, Reached: true, From: t.From, FromKnown: t.FromKnown}

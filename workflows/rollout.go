@@ -34,6 +34,7 @@ type rollout struct {
 	backOpen workflow.ChildWorkflowFuture
 	backNow  Report
 	backDone []TargetOutcome
+	backFree bool // a person let it go on over its budget
 	parts    int
 
 	late      map[string]bool  // targets being retried after their wave has closed

@@ -329,7 +329,7 @@ func (w *walk) obey(_ workflow.Context, o Order) (bool, string) {
 			return false, "it is not over its budget"
 		}
 		// A person has seen it: the budget has served its purpose.
-		w.state.Breached, w.state.Budget = "", nil
+		w.state.Breached, w.state.Budget, w.state.Rollout = "", nil, nil
 		return true, "the rollback goes on with the others"
 	case Approve:
 		return w.accept(o)

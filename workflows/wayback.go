@@ -13,6 +13,7 @@ import (
 // takeBack brings back what was reached: at once what is not in flight, then, as each reaches a safe point, the rest.
 func (r *rollout) takeBack(ctx workflow.Context, scope int) {
 	r.progress.Back = policy.Back{Begun: true, Scope: scope}
+	r.backFree = false
 	r.back = RollbackStatus{Cause: r.progress.Stop.Reason, StartedAt: workflow.Now(ctx)}
 	if r.back.Cause == "" {
 		r.back.Cause = string(r.progress.Stop.Cause)
@@ -119,8 +120,9 @@ func (r *rollout) part(ctx workflow.Context, targets []TargetOutcome) {
 	r.progress.Back.Targets += len(targets)
 	in := RollbackInput{Subject: r.subject(), Part: r.parts, Targets: targets, Concurrency: plan.Rollback.MaxConcurrency.Of(len(targets)), Verify: plan.Rollback.Verify,
 		Deadline: plan.Step.Deadline, CanReturn: plan.NoReturn == "", NoReturn: plan.NoReturn, Uninstalls: plan.Step.Uninstalls}
-	if plan.Rollback.MaxFailures != nil {
-		in.Budget = &policy.Budget{MaxFailures: *plan.Rollback.MaxFailures, MaxUnreachable: *plan.Rollback.MaxFailures, Size: len(targets)}
+	if plan.Rollback.MaxFailures != nil && !r.backFree {
+		in.Budget = &policy.Budget{MaxFailures: *plan.Rollback.MaxFailures, MaxUnreachable: *plan.Rollback.MaxFailures, Size: r.back.Targets}
+		in.Before.Failures = r.progress.Back.Incomplete
 	}
 	id := BackID(r.in.Environment, r.in.Deployment, r.in.Rollout, r.parts)
 	r.back.Workflows = append(r.back.Workflows, id)
