@@ -379,6 +379,13 @@ func TestAStopIsNeverTakenForAnotherCommandOrLost(t *testing.T) {
 		w.hangChange(10*time.Minute, executors.Apply, "a")
 		w.send(time.Minute, Abort, nil)
 		w.send(2*time.Minute, RollBack, nil)
+		var waits RolloutStatus
+		w.at(3*time.Minute, &waits)
+		defer func() {
+			if len(waits.Waits) != 1 || !strings.Contains(waits.Waits[0].Reason, "on a") {
+				t.Errorf("waits %+v, want a named", waits.Waits)
+			}
+		}()
 		if s := w.run(); s.State != Aborted || s.Commands[1].Accepted || !strings.Contains(s.Commands[1].Answer, "once it has ended") {
 			t.Errorf("%s, commands %+v", s.State, s.Commands)
 		}
@@ -473,7 +480,9 @@ func TestTheBudgetOfARollbackHoldsOverAllItsParts(t *testing.T) {
 	p.Waves.Waves[0].MaxConcurrency = amount(3)
 	p.Rollback = &policy.Rollback{MaxFailures: amount(1), MaxConcurrency: amount(1)}
 	w := newWorld(t, p, "a", "b", "d", "c")
-	hang(w, "Await", w.acts.Await, func(in activities.AwaitInput) bool { return in.Change.Direction == executors.Apply && in.Change.Target != "a" }, 30*time.Minute)
+	hang(w, "Await", w.acts.Await, func(in activities.AwaitInput) bool {
+		return in.Change.Direction == executors.Apply && in.Change.Target != "a"
+	}, 30*time.Minute)
 	w.fleet.on["restore a"], w.fleet.on["restore b"] = fails("stuck"), fails("stuck")
 	w.send(time.Minute, RollBack, nil)
 	var over RolloutStatus

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
@@ -282,7 +283,7 @@ func (r *rollout) walk(ctx workflow.Context) error {
 		r.changed = false
 		now := workflow.Now(ctx)
 		d := policy.Decide(r.progress, now)
-		r.reason, r.waits = d.Reason, d.Waits
+		r.reason, r.waits = d.Reason, append(d.Waits, r.stepsInFlight()...)
 		switch d.Action {
 		case policy.ActEnd:
 			r.phase, r.waits = Phase(d.Ending), nil
@@ -316,6 +317,19 @@ func (r *rollout) walk(ctx workflow.Context) error {
 			return err
 		}
 	}
+}
+
+// stepsInFlight are what a stopped rollout waits for that nobody can lift: the first of them by name.
+func (r *rollout) stepsInFlight() []policy.Wait {
+	names := r.inFlight()
+	if len(names) == 0 || !stopsForGood(r.progress) {
+		return nil
+	}
+	more := ""
+	if n := len(names) - 10; n > 0 {
+		names, more = names[:10], fmt.Sprintf(" and %d more", n)
+	}
+	return []policy.Wait{{Reason: "a step must end first on " + strings.Join(names, ", ") + more, Rule: "step", Lifts: "time: each step ends by itself, at its deadline at the latest"}}
 }
 
 // setPhase shows a waiting rollout: RollingBack over Paused over Holding over AwaitingApproval over Running.
