@@ -2,9 +2,13 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	sdkpb "go.temporal.io/api/sdk/v1"
+
+	"github.com/seed-a0a4f4e3/sluice/cmd/internal/embed"
 	"github.com/seed-a0a4f4e3/sluice/executors/sim/fleet"
 	"github.com/seed-a0a4f4e3/sluice/workflows"
 )
@@ -75,4 +79,50 @@ func effects(t *testing.T, log string) []fleet.Entry {
 		}
 	}
 	return out
+}
+
+// What an operator sees in the stock Temporal UI: the eight commands, each with its JSON, and details that say what the
+// rollout waits for and how to answer.
+func TestTheTemporalUIShowsHowToAnswer(t *testing.T) {
+	t.Parallel()
+	url, _ := fleetOf(t, scenario(2))
+	l := newLane(t)
+	l.startWorker()
+	l.start(simDocuments(url, 2, `  - waves: [{name: all, select: 'true', approval: {min: 1}}]
+`), "v2")
+	l.until("it asks", func(s workflows.RolloutStatus) bool { return s.State == workflows.AwaitingApproval })
+	l.signal(workflows.Resume, workflows.Command{By: "<b>bob</b>"})
+	l.until("the resume is refused", func(s workflows.RolloutStatus) bool { return len(s.Commands) == 1 })
+	answer, err := l.client.QueryWorkflow(t.Context(), workflows.RolloutID("Production", "web"), "", "__temporal_workflow_metadata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var metadata sdkpb.WorkflowMetadata
+	if err := answer.Get(&metadata); err != nil {
+		t.Fatal(err)
+	}
+	described := map[string]string{}
+	for _, s := range metadata.GetDefinition().GetSignalDefinitions() {
+		described[s.GetName()] = s.GetDescription()
+	}
+	for _, name := range workflows.CommandNames() {
+		if !strings.Contains(described[name], `JSON: {"by":"you"`) {
+			t.Errorf("%s is described as %q, without an example of its JSON", name, described[name])
+		}
+	}
+	details := metadata.GetCurrentDetails()
+	for _, want := range []string{"needs 1 approval more", "`approve` `{\"by\":\"you\",\"wave\":1}`", "| 1 all | awaiting approval | 2 |", "Refused: resume by &lt;b&gt;bob&lt;/b&gt;: it is not paused"} {
+		if !strings.Contains(details, want) {
+			t.Errorf("the details do not say %q:\n%s", want, details)
+		}
+	}
+	l.signal(workflows.Abort, workflows.Command{})
+	l.ended()
+}
+
+func TestTheServerHasTheSearchAttributesThatWorkflowsSet(t *testing.T) {
+	want := []string{workflows.SluiceEnvironment, workflows.SluiceDeployment, workflows.SluiceVersion, workflows.SluiceRollout, workflows.SluiceState, workflows.SluiceTarget, workflows.SluiceSite}
+	if got := embed.SearchAttributes(); !slices.Equal(got, want) {
+		t.Errorf("the embedded server has %v, workflows set %v", got, want)
+	}
 }
