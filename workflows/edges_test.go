@@ -480,9 +480,7 @@ func TestTheBudgetOfARollbackHoldsOverAllItsParts(t *testing.T) {
 	p.Waves.Waves[0].MaxConcurrency = amount(3)
 	p.Rollback = &policy.Rollback{MaxFailures: amount(1), MaxConcurrency: amount(1)}
 	w := newWorld(t, p, "a", "b", "d", "c")
-	hang(w, "Await", w.acts.Await, func(in activities.AwaitInput) bool {
-		return in.Change.Direction == executors.Apply && in.Change.Target != "a"
-	}, 30*time.Minute)
+	w.hangChanges(map[string]time.Duration{"apply b": 30 * time.Minute, "apply d": 31 * time.Minute})
 	w.fleet.on["restore a"], w.fleet.on["restore b"] = fails("stuck"), fails("stuck")
 	w.send(time.Minute, RollBack, nil)
 	var over RolloutStatus
@@ -492,4 +490,30 @@ func TestTheBudgetOfARollbackHoldsOverAllItsParts(t *testing.T) {
 	if over.State != RollingBack || len(over.Waits) != 1 || over.Counts[policy.RolledBack] != 0 || s.State != RollbackIncomplete || w.fleet.version("d") != "v1" {
 		t.Errorf("%s waits for %+v, counts %v; end %s, d runs %s; want it held after the second failure", over.State, over.Waits, over.Counts, s.State, w.fleet.version("d"))
 	}
+}
+
+func TestAHungWayBackHoldsNoLaterOne(t *testing.T) {
+	p := waves("a,b", "c")
+	w := newWorld(t, p, "a", "b", "c")
+	w.hangChanges(map[string]time.Duration{"apply b": 10 * time.Minute, "restore a": 50 * time.Minute})
+	w.send(time.Minute, RollBack, nil)
+	var waits RolloutStatus
+	w.at(20*time.Minute, &waits)
+	s := w.run()
+	if waits.State != RollingBack || waits.Rollback.Counts[policy.RolledBack] != 1 || waits.Rollback.InFlight != 1 {
+		t.Errorf("while a hangs on its way back: %s, %+v; want b back already", waits.State, waits.Rollback)
+	}
+	if s.State != RolledBack || w.fleet.version("a") != "v1" || w.fleet.version("b") != "v1" {
+		t.Errorf("%s (%s), a runs %s, b %s", s.State, s.Reason, w.fleet.version("a"), w.fleet.version("b"))
+	}
+}
+
+// hangChanges makes changes take a time, by "apply a" or "restore a".
+func (w *world) hangChanges(times map[string]time.Duration) {
+	for change, d := range times {
+		w.env.OnActivity("Await", mock.Anything, mock.MatchedBy(func(in activities.AwaitInput) bool {
+			return string(in.Change.Direction)+" "+in.Change.Target == change
+		})).Return(w.acts.Await).After(d)
+	}
+	w.env.OnActivity("Await", mock.Anything, mock.Anything).Return(w.acts.Await)
 }

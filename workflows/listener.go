@@ -128,9 +128,11 @@ func (r *rollout) apply(ctx workflow.Context, name string, c Command, remark str
 		r.retryLate(ctx, c.Target)
 	case effect.ResumeBack:
 		r.backFree = true
-		r.orders++
-		order.Number = r.orders
-		r.backOpen.SignalChildWorkflow(ctx, targetSignal, order)
+		for _, part := range r.backOpen {
+			r.orders++
+			order.Number = r.orders
+			part.child.SignalChildWorkflow(ctx, targetSignal, order)
+		}
 	}
 	if isStop(name) || name == Resume {
 		r.tellWaves(ctx)

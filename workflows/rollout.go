@@ -32,8 +32,7 @@ type rollout struct {
 	waves    []*line
 
 	back     RollbackStatus
-	backOpen workflow.ChildWorkflowFuture
-	backNow  Report
+	backOpen []*backPart // the parts of a rollback that are under way
 	backDone []TargetOutcome
 	backFree bool // a person let it go on over its budget
 	parts    int
@@ -374,8 +373,10 @@ func (r *rollout) tellWaves(ctx workflow.Context) {
 	for _, name := range workflow.DeterministicKeys(r.lateOpen) {
 		r.lateOpen[name].tell(ctx, c)
 	}
-	if r.backOpen != nil && r.progress.Stop.Cause == policy.StoppedAbort {
-		r.backOpen.SignalChildWorkflow(ctx, controlSignal, policy.ControlStop)
+	if r.progress.Stop.Cause == policy.StoppedAbort {
+		for _, part := range r.backOpen {
+			part.child.SignalChildWorkflow(ctx, controlSignal, policy.ControlStop)
+		}
 	}
 }
 
@@ -503,13 +504,12 @@ func (r *rollout) heard(ctx workflow.Context, report Report) {
 		r.answer(a)
 	}
 	if report.Part > 0 {
-		if report.Part == r.parts && report.Sequence > r.backNow.Sequence {
-			r.backNow = report
-			r.progress.Back.Held = ""
-			if report.Phase == policy.WaveHeld {
-				r.progress.Back.Held = "the rollback is over its budget: " + report.Reason
+		for _, part := range r.backOpen {
+			if part.number == report.Part && report.Sequence > part.report.Sequence {
+				part.report = report
 			}
 		}
+		r.holdBack()
 		return
 	}
 	i := report.Wave - 1

@@ -48,12 +48,14 @@ func (r *rollout) status() RolloutStatus {
 		for _, t := range r.backDone {
 			back.Counts[t.State]++
 		}
-		for _, state := range policy.TargetStates() {
-			if n := r.backNow.States[state]; n > 0 {
-				back.Counts[state] += n
+		for _, part := range r.backOpen {
+			for _, state := range policy.TargetStates() {
+				if n := part.report.States[state]; n > 0 {
+					back.Counts[state] += n
+				}
 			}
+			back.InFlight += part.report.Counts.InFlight
 		}
-		back.InFlight = r.backNow.Counts.InFlight
 		if !p.Back.Ended {
 			back.WaitingFor = r.inFlight()
 		}
@@ -149,7 +151,11 @@ func (r *rollout) markdown() string {
 		fmt.Fprintf(&b, "| %d %s | %s | %d | %d | %d (max %d) | %d |\n", w.Number, escape(clip(w.Name, 30)), w.State, w.Size, done, w.Failures, w.MaxFailures, w.InFlight)
 	}
 	if r.progress.Back.Begun {
-		fmt.Fprintf(&b, "\nRollback of %d targets, %d in flight\n", r.back.Targets, r.backNow.Counts.InFlight)
+		flying := 0
+		for _, part := range r.backOpen {
+			flying += part.report.Counts.InFlight
+		}
+		fmt.Fprintf(&b, "\nRollback of %d targets, %d in flight\n", r.back.Targets, flying)
 	}
 	shown := 0
 	for n := len(r.receipts) - 1; n >= 0 && shown < 3; n-- {

@@ -518,6 +518,9 @@ func (w *walk) worth(now Report) bool {
 	if now.Stopped && len(now.InFlight) != len(was.InFlight) {
 		return true
 	}
+	if w.restores && now.Counts.Pending == 0 && was.Counts.Pending > 0 {
+		return true // the next part may begin
+	}
 	done := terminal(w.state.Targets)
 	return done != w.reportedAll && (done == len(w.state.Targets) || (done-w.reportedAll)*20 >= len(w.state.Targets))
 }

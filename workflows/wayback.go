@@ -30,7 +30,29 @@ func (r *rollout) takeBack(ctx workflow.Context, scope int) {
 	})
 }
 
-// bringBack runs the parts of a rollback.
+// backPart is one Rollback workflow that is under way.
+type backPart struct {
+	number int
+	child  workflow.ChildWorkflowFuture
+	report Report // the newest
+}
+
+// starting reports whether the part has targets that it has not begun to bring back.
+func (p *backPart) starting() bool {
+	return p.report.Sequence == 0 || p.report.Counts.Pending > 0 || p.report.Phase == policy.WaveHeld
+}
+
+// freeSlots is how many targets a next part of the rollback may have in flight beside those that are under way.
+func (r *rollout) freeSlots() int {
+	free := r.progress.Plan.Rollback.MaxConcurrency.Of(max(1, r.progress.TotalReached()+r.back.Targets))
+	for _, part := range r.backOpen {
+		free -= part.report.Counts.InFlight
+	}
+	return free
+}
+
+// bringBack runs the parts of a rollback, in order: one begins when each target of those before it is at least under way
+// and a slot is free, so that one that hangs holds no other.
 func (r *rollout) bringBack(ctx workflow.Context, scope int) {
 	tried := map[string]bool{}
 	for {
@@ -41,23 +63,23 @@ func (r *rollout) bringBack(ctx workflow.Context, scope int) {
 					return false
 				}
 			}
-			return true
+			return !slices.ContainsFunc(r.backOpen, (*backPart).starting) && (len(r.backOpen) == 0 || r.freeSlots() > 0)
 		}); err != nil {
 			return
 		}
 		targets := r.reached(scope, tried)
-		if len(targets) == 0 {
-			if !r.flying() {
+		if aborted := r.progress.Stop.Cause == policy.StoppedAbort; len(targets) == 0 || aborted {
+			if len(r.backOpen) == 0 && (aborted || !r.flying()) {
 				return
 			}
 			r.changed = true
-			if err := workflow.Await(ctx, func() bool { return !r.flying() || len(r.reached(scope, tried)) > 0 }); err != nil {
+			was := len(r.backOpen)
+			if err := workflow.Await(ctx, func() bool {
+				return len(r.backOpen) != was || !r.flying() && was == 0 || !aborted && len(r.reached(scope, tried)) > 0
+			}); err != nil {
 				return
 			}
 			continue
-		}
-		if r.progress.Stop.Cause == policy.StoppedAbort {
-			return
 		}
 		if len(targets) > MaxWaveTargets {
 			targets = targets[:MaxWaveTargets]
@@ -111,40 +133,56 @@ func (r *rollout) reached(scope int, tried map[string]bool) []TargetOutcome {
 	return out
 }
 
-// part runs one Rollback workflow to its end.
+// part begins one Rollback workflow.
 func (r *rollout) part(ctx workflow.Context, targets []TargetOutcome) {
 	r.parts++
 	plan := r.progress.Plan
-	r.backNow = Report{}
 	r.back.Targets += len(targets)
 	r.progress.Back.Targets += len(targets)
-	in := RollbackInput{Subject: r.subject(), Part: r.parts, Targets: targets, Concurrency: plan.Rollback.MaxConcurrency.Of(len(targets)), Verify: plan.Rollback.Verify,
+	in := RollbackInput{Subject: r.subject(), Part: r.parts, Targets: targets, Concurrency: min(plan.Rollback.MaxConcurrency.Of(len(targets)), max(1, r.freeSlots())), Verify: plan.Rollback.Verify,
 		Deadline: plan.Step.Deadline, CanReturn: plan.NoReturn == "", NoReturn: plan.NoReturn, Uninstalls: plan.Step.Uninstalls}
+	failed := r.progress.Back.Incomplete
+	for _, open := range r.backOpen {
+		failed += open.report.Counts.Failures
+	}
 	if plan.Rollback.MaxFailures != nil && !r.backFree {
 		in.Budget = &policy.Budget{MaxFailures: *plan.Rollback.MaxFailures, MaxUnreachable: *plan.Rollback.MaxFailures, Size: r.back.Targets}
-		in.Before.Failures = r.progress.Back.Incomplete
+		in.Before.Failures = failed
 	}
 	id := BackID(r.in.Environment, r.in.Deployment, r.in.Rollout, r.parts)
 	r.back.Workflows = append(r.back.Workflows, id)
 	r.changed = true
-	r.backOpen = workflow.ExecuteChildWorkflow(child(ctx, id, ControlQueue, fmt.Sprintf("%d targets go back", len(targets)), r.subject().attributes()...), RollbackType, in)
-	var result WaveResult
-	err := r.backOpen.Get(ctx, &result)
-	r.backOpen, r.progress.Back.Held = nil, ""
-	if err != nil {
-		result.Targets = targets
-		for i := range result.Targets {
-			result.Targets[i].State, result.Targets[i].Reason = policy.NeedsRecovery, clip("the rollback's workflow ended without a result: "+cause(err), maxReason)
+	part := &backPart{number: r.parts, child: workflow.ExecuteChildWorkflow(child(ctx, id, ControlQueue, fmt.Sprintf("%d targets go back", len(targets)), r.subject().attributes()...), RollbackType, in)}
+	r.backOpen = append(r.backOpen, part)
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		var result WaveResult
+		err := part.child.Get(ctx, &result)
+		r.backOpen = slices.DeleteFunc(r.backOpen, func(p *backPart) bool { return p == part })
+		r.holdBack()
+		if err != nil {
+			result.Targets = targets
+			for i := range result.Targets {
+				result.Targets[i].State, result.Targets[i].Reason = policy.NeedsRecovery, clip("the rollback's workflow ended without a result: "+cause(err), maxReason)
+			}
+		}
+		if err == nil && result.Phase == policy.WaveStopped && r.progress.Stop.Cause != policy.StoppedAbort {
+			// Somebody cancelled the rollback itself: that means abort, as it does for the rollout.
+			r.apply(ctx, Abort, Command{By: whoTemporal, Reason: "the workflow of the rollback was cancelled"}, "", TargetFacts{})
+		}
+		r.returned(result.Targets)
+		r.backDone = append(r.backDone, result.Targets...)
+		r.changed = true
+	})
+}
+
+// holdBack says whether a part of the rollback waits for a person.
+func (r *rollout) holdBack() {
+	r.progress.Back.Held = ""
+	for _, part := range r.backOpen {
+		if part.report.Phase == policy.WaveHeld {
+			r.progress.Back.Held = "the rollback is over its budget: " + part.report.Reason
 		}
 	}
-	if err == nil && result.Phase == policy.WaveStopped && r.progress.Stop.Cause != policy.StoppedAbort {
-		// Somebody cancelled the rollback itself: that means abort, as it does for the rollout.
-		r.apply(ctx, Abort, Command{By: whoTemporal, Reason: "the workflow of the rollback was cancelled"}, "", TargetFacts{})
-	}
-	r.returned(result.Targets)
-	r.backDone = append(r.backDone, result.Targets...)
-	r.backNow = Report{}
-	r.changed = true
 }
 
 // returned writes what a rollback has done over what the waves had done.
