@@ -29,7 +29,7 @@ func writePlan(w io.Writer, style out.Style, p policy.Plan, everyTarget bool) er
 			fmt.Fprintf(&text, "%-9s %s=%s\n", pair.name, out.Clean(key), out.Clean(pair.values[key]))
 		}
 	}
-	fmt.Fprintf(&text, "step      %s (%s), at most %s a target\n", out.Clean(p.Step.Name), p.Step.Kind, p.Step.Deadline)
+	fmt.Fprintf(&text, "step      %s (%s), deadline %s a target\n", out.Clean(p.Step.Name), p.Step.Kind, p.Step.Deadline)
 
 	text.WriteString("\n" + style.Bold("Waves") + "\n")
 	waves := out.NewGrid("WAVE", "NAME", "TARGETS", "AT ONCE", "MAY FAIL", "UNREACHABLE", "SOAK", "APPROVAL", "BLAST RADIUS", "POLICY")
