@@ -51,6 +51,9 @@ func (a *Activities) change(ctx context.Context, ref ChangeRef) (executors.Execu
 	if !ok {
 		return nil, executors.Change{}, nil, invalid(fmt.Errorf("activities: plan %s has no target %q", ref.Plan, ref.Target))
 	}
+	if ref.Direction == executors.Restore && ref.Version == "" && !p.plan.Step.Uninstalls {
+		return nil, executors.Change{}, nil, invalid(fmt.Errorf("activities: nothing was installed on target %q before, and step %q cannot uninstall", ref.Target, p.plan.Step.Name))
+	}
 	e, err := a.Executors.Find(p.plan.Step.Kind)
 	if err != nil {
 		return nil, executors.Change{}, nil, invalid(err)

@@ -103,8 +103,10 @@ type WaveSlice struct {
 	Budget   policy.Budget       `json:"budget"`
 	Rollback policy.RollbackPlan `json:"rollback"`
 	// CanReturn reports whether targets can go back at all.
-	CanReturn bool            `json:"canReturn"`
-	Deadline  policy.Duration `json:"deadline"`
+	CanReturn bool `json:"canReturn"`
+	// Uninstalls reports that a first install can be taken back.
+	Uninstalls bool            `json:"uninstalls,omitempty"`
+	Deadline   policy.Duration `json:"deadline"`
 	// SoakChecks reports whether checks run while the wave soaks; ApplyChecks names targets' checks during apply.
 	SoakChecks bool `json:"soakChecks,omitempty"`
 	// Applied holds, for each metric of the plan, whether it is measured during apply.
@@ -121,7 +123,7 @@ func (a *Activities) LoadWave(ctx context.Context, ref WaveRef) (WaveSlice, erro
 	if ref.Wave < 1 || ref.Wave > len(p.plan.Waves) {
 		return WaveSlice{}, invalid(fmt.Errorf("activities: plan %s has no wave %d", ref.Plan, ref.Wave))
 	}
-	out := WaveSlice{Wave: p.plan.Waves[ref.Wave-1], Budget: p.plan.Budget, Rollback: p.plan.Rollback, CanReturn: p.plan.NoReturn == "", Deadline: p.plan.Step.Deadline}
+	out := WaveSlice{Wave: p.plan.Waves[ref.Wave-1], Budget: p.plan.Budget, Rollback: p.plan.Rollback, CanReturn: p.plan.NoReturn == "", Uninstalls: p.plan.Step.Uninstalls, Deadline: p.plan.Step.Deadline}
 	targets := make([]policy.PlannedTarget, len(out.Wave.Targets))
 	for i, t := range out.Wave.Targets {
 		targets[i] = policy.PlannedTarget{Name: t.Name, Metrics: t.Metrics}

@@ -517,3 +517,17 @@ func (w *world) hangChanges(times map[string]time.Duration) {
 	}
 	w.env.OnActivity("Await", mock.Anything, mock.Anything).Return(w.acts.Await)
 }
+
+func TestAFirstInstallThatFailsIsNotTakenBackWithoutAnUninstall(t *testing.T) {
+	w := newWorld(t, waves("a", "b"), "a", "b")
+	w.fleet.versions["a"] = "" // nothing is installed
+	w.fleet.on["apply a"] = func() (executors.Result, error) {
+		w.fleet.versions["a"] = "half of v2"
+		return executors.Result{Outcome: executors.Failed, Reason: "disk full"}, nil
+	}
+	w.send(time.Hour, RollBack, nil)
+	s := w.run()
+	if s.State != RollbackIncomplete || !slices.Equal(w.fleet.log(), []string{"apply a v2"}) || s.Counts[policy.NeedsRecovery] != 1 {
+		t.Errorf("%s (%s), asked %v, counts %v; want nothing asked and a listed", s.State, s.Reason, w.fleet.log(), s.Counts)
+	}
+}

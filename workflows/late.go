@@ -59,7 +59,7 @@ func (r *rollout) retryLate(ctx workflow.Context, target string) {
 			policy.Skipped, policy.Removed, policy.RolledBack:
 		}
 		plan := r.progress.Plan
-		if t.State == policy.Failed && t.Reached && t.FromKnown && plan.NoReturn == "" && plan.Rollback.OnTargetFailed == policy.TargetGoesBack && r.control() != policy.ControlStop {
+		if t.State == policy.Failed && t.Reached && t.FromKnown && plan.NoReturn == "" && (t.From != "" || plan.Step.Uninstalls) && plan.Rollback.OnTargetFailed == policy.TargetGoesBack && r.control() != policy.ControlStop {
 			back := r.attemptLate(ctx, t, executors.Restore)
 			t.Reached = back.Reached
 			t.Reason = clip(t.Reason+"; "+back.Reason, maxReason)

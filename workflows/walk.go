@@ -105,7 +105,6 @@ type targetDetail struct {
 	line      *line // to the present attempt
 	baselines map[int]map[string]any
 	failure   string // why its change failed, while it goes back
-	accepted  bool   // a person accepted what its checks left open
 }
 
 // settle runs the walk until nothing more will happen, and returns the phase it ended in.
@@ -285,7 +284,7 @@ func (w *walk) ended(ctx workflow.Context, i int, direction executors.Direction,
 // goBack brings one failed target back, if the policy says so and no stop is about to.
 func (w *walk) goBack(ctx workflow.Context, i int) {
 	t := &w.state.Targets[i]
-	if t.Reached && t.FromKnown && w.slice.CanReturn && w.slice.Rollback.OnTargetFailed == policy.TargetGoesBack && w.state.Control != policy.ControlStop {
+	if t.Reached && t.FromKnown && w.slice.CanReturn && (t.From != "" || w.slice.Uninstalls) && w.slice.Rollback.OnTargetFailed == policy.TargetGoesBack && w.state.Control != policy.ControlStop {
 		w.details[i].failure = t.Reason
 		w.attempt(ctx, i, executors.Restore)
 	}
@@ -382,7 +381,6 @@ func (w *walk) accept(o Order) (bool, string) {
 		if t := &w.state.Targets[i]; t.Held && !t.InFlight {
 			t.Held, t.State = false, policy.Succeeded
 			t.Reason = clip("accepted"+byAndWhy(o.By, o.Reason)+"; it was: "+t.Reason, maxReason)
-			w.details[i].accepted = true
 			n++
 		}
 	}
