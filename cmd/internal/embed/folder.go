@@ -80,35 +80,38 @@ func probeWrite(dir string) (err error) {
 	return nil
 }
 
-// folderLock keeps other processes off a data folder. The kernel drops it when the process dies, however it dies.
-type folderLock struct{ file *os.File }
+// folderLock keeps other processes off a data folder. The kernel drops it when the process dies, however it dies, and
+// nothing else does: it is a bare descriptor, because the collector closes an os.File that nobody refers to any more, and
+// a caller may well forget a server that is to run until the end.
+type folderLock struct {
+	fd   int
+	held bool
+}
 
 // lockFolder takes the lock of a data folder, or returns ErrInUse at once.
 func lockFolder(dir string) (*folderLock, error) {
 	path := filepath.Join(dir, lockFile)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CREAT|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock data folder %s: %w; free space or fix its permissions, or choose another", dir, err)
+		return nil, fmt.Errorf("lock data folder %s: %w; free space or fix its permissions, or choose another", dir, &os.PathError{Op: "open", Path: path, Err: err})
 	}
-	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	l := &folderLock{fd: fd, held: true}
+	err = syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		_ = f.Close()
-		return nil, inUse(dir)
+		return nil, errors.Join(inUse(dir), l.release())
 	}
 	if err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("lock %s: %w; the folder must be on a local disk", path, err)
+		return nil, errors.Join(fmt.Errorf("lock %s: %w; the folder must be on a local disk", path, err), l.release())
 	}
 	// The pid is for the message above only; the lock itself is the kernel's, so a stale pid locks nobody out.
-	err = f.Truncate(0)
+	err = syscall.Ftruncate(fd, 0)
 	if err == nil {
-		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+		_, err = syscall.Pwrite(fd, []byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
 	if err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("data folder %s cannot be written: %w; free some space, or choose another", dir, err)
+		return nil, errors.Join(fmt.Errorf("data folder %s cannot be written: %w; free some space, or choose another", dir, err), l.release())
 	}
-	return &folderLock{file: f}, nil
+	return l, nil
 }
 
 // inUse is the error that names whoever has the folder.
@@ -136,13 +139,11 @@ func checkFolder(dir string) error {
 // release gives the folder back. Idempotent, and nothing to do for data in memory. The file stays: removing it would
 // let two processes hold two files of the same name.
 func (l *folderLock) release() error {
-	if l == nil || l.file == nil {
+	if l == nil || !l.held {
 		return nil
 	}
-	f := l.file
-	l.file = nil
-	_ = f.Truncate(0)
-	if err := f.Close(); err != nil {
+	l.held = false
+	if err := syscall.Close(l.fd); err != nil {
 		return fmt.Errorf("unlock data folder: %w", err)
 	}
 	return nil
