@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -46,6 +47,9 @@ func run(op folder) error {
 	if err != nil {
 		return err
 	}
+	// To the very end: the collector closes a file that nobody refers to any more, and an operation whose lock is free
+	// before its end is on record counts as lost.
+	defer runtime.KeepAlive(lock)
 	for _, name := range []string{fencedFile, startedFile, exitFile} {
 		if op.has(name) {
 			return fmt.Errorf("not started, because the operation has %s already", name)
