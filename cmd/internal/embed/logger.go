@@ -86,7 +86,8 @@ func (l *logger) SLog() *slog.Logger {
 
 func (l *logger) log(level slog.Level, msg string, tags []tag.Tag) {
 	ctx := context.Background()
-	if level == slog.LevelWarn && (l.stopping.Load() || l.expected || expected(msg, tags)) {
+	// What fails only because whoever asked has gone is logged as an error too, and is none.
+	if level == slog.LevelWarn && l.stopping.Load() || level >= slog.LevelWarn && (l.expected || expected(msg, tags)) {
 		level = slog.LevelDebug
 	}
 	if l.out.Enabled(ctx, level) {
@@ -94,7 +95,7 @@ func (l *logger) log(level slog.Level, msg string, tags []tag.Tag) {
 	}
 }
 
-// expected reports whether a warning is about something that this server does on purpose or that ends well.
+// expected reports whether a warning or an error is about something that this server does on purpose or that ends well.
 func expected(msg string, tags []tag.Tag) bool {
 	// Nobody calls Nexus endpoints over HTTP here, and the frontend's HTTP API would be one more open port.
 	if strings.HasPrefix(msg, "HTTP API port has not been set") {

@@ -18,11 +18,17 @@ func TestATaskWhosePollerHasGoneIsNoWarning(t *testing.T) {
 	l := newLogger(slog.New(slog.NewTextHandler(&text, nil)))
 	l.Warn("Fail to process task", tag.Error(context.Canceled))
 	log.With(log.With(l, tag.Error(context.Canceled)), tag.ShardID(1)).Warn("Fail to process task")
+	l.Error("Update workflow execution operation failed.", tag.Error(context.Canceled))
 	if text.Len() > 0 {
 		t.Errorf("it says %s", text.String())
 	}
 	l.With(tag.ShardID(1)).Warn("Fail to process task", tag.Error(errors.New("disk I/O error")))
 	if text.Len() == 0 {
 		t.Error("a failure that is news is not said")
+	}
+	said := text.Len()
+	l.Error("Update workflow execution operation failed.", tag.Error(errors.New("disk I/O error")))
+	if text.Len() == said {
+		t.Error("an error that is news is not said")
 	}
 }
