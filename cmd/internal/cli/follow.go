@@ -203,6 +203,7 @@ func (t *temporal) listen(ctx context.Context, r run, rings chan<- run) (_ run, 
 
 // closed looks a run up that has just ended.
 func (t *temporal) closed(ctx context.Context, r run) run {
+	// Without an answer the run is shown as it was last seen.
 	_ = t.call(ctx, "look up the end", func(ctx context.Context) error {
 		answer, err := t.DescribeWorkflowExecution(ctx, r.lane.id(), r.id)
 		if err == nil {
@@ -314,7 +315,7 @@ func (p *picture) status(s workflows.RolloutStatus, remark string) error {
 
 func (p *picture) end() {
 	if p.vanish {
-		_ = p.live.Clear()
+		_ = p.live.Clear() // a terminal that is gone has nothing to clear
 	}
 }
 

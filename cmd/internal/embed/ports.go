@@ -103,14 +103,14 @@ func (p *ports) holdFree() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("find a free port on %s: %w", loopback, err)
 	}
-	_ = accepted.Close()
+	_ = accepted.Close() // it only held the port
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 // release lets the services bind the ports. Idempotent.
 func (p *ports) release() {
 	for _, l := range p.held {
-		_ = l.Close()
+		_ = l.Close() // likewise
 	}
 	p.held = nil
 }
