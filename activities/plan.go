@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/seed-a0a4f4e3/sluice/inventory/ledger"
 	"github.com/seed-a0a4f4e3/sluice/policy"
@@ -111,6 +112,9 @@ type WaveSlice struct {
 	SoakChecks bool `json:"soakChecks,omitempty"`
 	// Applied holds, for each metric of the plan, whether it is measured during apply.
 	Applied []bool `json:"applied,omitempty"`
+	// Paces and Dependencies are the plan's; of a dependency's targets it has those of this wave.
+	Paces        []policy.Pace       `json:"paces,omitempty"`
+	Dependencies []policy.Dependency `json:"dependencies,omitempty"`
 }
 
 // LoadWave returns a wave of a stored plan. Idempotent and read-only.
@@ -124,9 +128,14 @@ func (a *Activities) LoadWave(ctx context.Context, ref WaveRef) (WaveSlice, erro
 		return WaveSlice{}, invalid(fmt.Errorf("activities: plan %s has no wave %d", ref.Plan, ref.Wave))
 	}
 	out := WaveSlice{Wave: p.plan.Waves[ref.Wave-1], Budget: p.plan.Budget, Rollback: p.plan.Rollback, CanReturn: p.plan.NoReturn == "", Uninstalls: p.plan.Step.Uninstalls, Deadline: p.plan.Step.Deadline}
+	out.Paces = p.plan.Paces
+	for _, d := range p.plan.Dependencies {
+		d.Targets = slices.DeleteFunc(slices.Clone(d.Targets), func(name string) bool { return p.targets[name].wave != ref.Wave })
+		out.Dependencies = append(out.Dependencies, d)
+	}
 	targets := make([]policy.PlannedTarget, len(out.Wave.Targets))
 	for i, t := range out.Wave.Targets {
-		targets[i] = policy.PlannedTarget{Name: t.Name, Metrics: t.Metrics}
+		targets[i] = policy.PlannedTarget{Name: t.Name, Metrics: t.Metrics, Pace: t.Pace, After: t.After}
 		for _, m := range t.Metrics {
 			out.SoakChecks = out.SoakChecks || measuredIn(p.plan.Metrics[m].Metric, policy.DuringSoak)
 		}

@@ -43,6 +43,8 @@ type WaveProgress struct {
 	AskedAt time.Time `json:"askedAt,omitzero"`
 	// SoakUntil is when its soak ends, once it soaks.
 	SoakUntil time.Time `json:"soakUntil,omitzero"`
+	// Waits are what its targets wait for besides slots.
+	Waits []Wait `json:"waits,omitempty"`
 }
 
 // Back is how a rollback stands.
@@ -141,13 +143,18 @@ func Decide(p Progress, now time.Time) Decision {
 			d := p.held(fmt.Sprintf("%s holds: %s", p.waveName(i), w.Reason), "verification",
 				fmt.Sprintf("approve accepts it and goes on; reject does what a reject does (wave %d)", i+1))
 			d.Waits[0].Wave = i + 1
+			if len(w.Waits) > 0 {
+				d.Waits = w.Waits
+			}
 			return p.paused(d)
 		case WaveVerified, WaveSoaking:
 			return p.beside(i, now)
 		case WaveRunning, WaveDraining, WaveBreached, WaveFailed, WaveStopped:
-			d := Decision{Action: ActWait, Reason: p.waveName(i) + " is running"}
+			d := Decision{Action: ActWait, Reason: p.waveName(i) + " is running", Waits: slices.Clone(w.Waits)}
 			if w.Reason != "" {
 				d.Reason += ": " + w.Reason
+			} else if w.Counts.InFlight == 0 && len(w.Waits) > 0 {
+				d.Reason = fmt.Sprintf("%s waits: %s", p.waveName(i), w.Waits[0].Reason)
 			}
 			return p.paused(d)
 		}

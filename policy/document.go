@@ -159,6 +159,8 @@ type Policy struct {
 	Selectors []Selector `json:"selectors,omitempty"`
 
 	Waves            *Waves            `json:"waves,omitempty"`
+	Gradual          *GradualRollout   `json:"gradualRollout,omitempty"`
+	WaitFor          []WaitFor         `json:"waitFor,omitempty"`
 	Verification     []Metric          `json:"verification,omitempty"`
 	Approval         *Approval         `json:"approval,omitempty"`
 	FailureThreshold *FailureThreshold `json:"failureThreshold,omitempty"`
@@ -213,6 +215,46 @@ type WaveRule struct {
 	EmptyWaveSkip bool  `json:"emptyWaveSkip,omitempty"`
 	Place         Place `json:"-"`
 }
+
+// GradualRollout starts the targets of its policy one after the other, in an order and at a pace.
+type GradualRollout struct {
+	Type RolloutType `json:"rolloutType"`
+	// Interval is `timeScaleInterval`: between two starts (linear), or the time in which all of them start
+	// (linear-normalized). 0, where it is not written: each as soon as the one before it is done.
+	Interval Duration  `json:"interval,omitempty"`
+	SortBy   []SortKey `json:"sortBy,omitempty"`
+	// Overlap is `waitForVerification: false`: a target starts at its time, whether those before it are done or not.
+	Overlap bool  `json:"overlap,omitempty"`
+	Place   Place `json:"-"`
+}
+
+// RolloutType is how the interval of a gradual rollout is meant.
+type RolloutType string
+
+// The types.
+const (
+	Linear           RolloutType = "linear"            // the interval is the time between two starts
+	LinearNormalized RolloutType = "linear-normalized" // the interval is divided among the targets
+)
+
+// WaitFor is `deploymentDependency.waitFor`: what must have succeeded on the version before a target starts.
+type WaitFor struct {
+	Name string         `json:"name"`
+	Kind DependencyKind `json:"kind"`
+	// Place is where the name stands.
+	Place Place `json:"-"`
+}
+
+// DependencyKind is what kind of thing is waited for. The set is closed.
+type DependencyKind string
+
+// The kinds.
+const (
+	WaitForTarget      DependencyKind = "target"      // a target of the same rollout
+	WaitForPolicy      DependencyKind = "policy"      // the targets of the same rollout that the policy matches
+	WaitForEnvironment DependencyKind = "environment" // the deployment's rollout to another environment
+	WaitForDeployment  DependencyKind = "deployment"  // another deployment, on the same target
+)
 
 // Amount is a number of targets, or a percentage of a scope that its field names.
 type Amount struct {

@@ -34,6 +34,11 @@ func Needs(b Bundle, r Request) ([]Expression, error) {
 			add(s.Deployment)
 			add(s.Resource)
 		}
+		if p.Gradual != nil {
+			for _, k := range p.Gradual.SortBy {
+				add(k.By)
+			}
+		}
 		if p.Waves == nil {
 			continue
 		}
@@ -109,7 +114,10 @@ type planner struct {
 	// applying are the policies that match, by priority and then name; per policy, the members it matches.
 	applying []Policy
 	matched  map[string][]int
-	plan     Plan
+	// paced are the members that a gradual rollout orders, waits the dependencies, beside the plan's.
+	paced map[int]*Policy
+	waits []dependency
+	plan  Plan
 }
 
 // MakePlan works out which targets change in which order under which rules. It is a pure function: equal arguments give
@@ -126,7 +134,7 @@ func MakePlan(b Bundle, r Request, m Matches) (Plan, error) {
 	}
 	p.plan = Plan{Deployment: r.Deployment, Environment: r.Environment, Version: r.Version, BundleDigest: r.BundleDigest,
 		SnapshotDigest: snapshot, Step: p.dep.Apply}
-	for _, step := range []func(){p.selectMembers, p.selectPolicies, p.budget, p.assign, p.metrics, p.approvals, p.limits, p.rollback} {
+	for _, step := range []func(){p.selectMembers, p.selectPolicies, p.budget, p.dependencies, p.assign, p.metrics, p.approvals, p.limits, p.rollback} {
 		if step(); len(p.faults) > 0 {
 			return Plan{}, p.faults
 		}
@@ -191,6 +199,9 @@ func (p *planner) selectMembers() {
 	}
 }
 
+// rulesForAPart may stand in a policy that matches only some of a rollout's targets.
+var rulesForAPart = []string{"verification", "gradualRollout", "deploymentDependency"}
+
 // selectPolicies finds the policies that match, and refuses what cannot be combined.
 func (p *planner) selectPolicies() {
 	for _, pol := range p.bundle.Policies {
@@ -204,10 +215,11 @@ func (p *planner) selectPolicies() {
 			continue
 		}
 		if len(on) < len(p.members) {
-			if rules := pol.rules(); !slices.Equal(rules, []string{"verification"}) && len(rules) > 0 {
+			whole := slices.DeleteFunc(pol.rules(), func(rule string) bool { return slices.Contains(rulesForAPart, rule) })
+			if len(whole) > 0 {
 				p.fault(pol.Place, fmt.Sprintf("Policy %q selectors", pol.Name), "match only %d of %s, and a policy for a part of a rollout may "+
-					"have nothing but verification; its other rules (%s) for a part are not supported yet", len(on),
-					count(len(p.members), "target"), strings.Join(slices.DeleteFunc(rules, func(r string) bool { return r == "verification" }), ", "))
+					"have nothing but %s; its other rules (%s) for a part are not supported yet", len(on), count(len(p.members), "target"),
+					strings.Join(rulesForAPart, ", "), strings.Join(whole, ", "))
 			}
 		}
 		p.applying = append(p.applying, pol)
@@ -261,7 +273,7 @@ func (p Policy) rules() []string {
 	for _, r := range []struct {
 		name string
 		has  bool
-	}{{"waves", p.Waves != nil}, {"failureThreshold", p.FailureThreshold != nil}, {"rollback", p.Rollback != nil},
+	}{{"waves", p.Waves != nil}, {"gradualRollout", p.Gradual != nil}, {"deploymentDependency", len(p.WaitFor) > 0}, {"failureThreshold", p.FailureThreshold != nil}, {"rollback", p.Rollback != nil},
 		{"verification", len(p.Verification) > 0}, {"approval", p.Approval != nil}, {"soak", p.Soak > 0}} {
 		if r.has {
 			out = append(out, r.name)
@@ -305,18 +317,13 @@ func (p *planner) assign() {
 	if len(p.faults) > 0 {
 		return
 	}
+	p.paces()
 	if owner == nil {
-		wave := Wave{Number: 1, Name: "all", Budget: p.plan.Budget}
-		for _, i := range p.members {
-			wave.Targets = append(wave.Targets, PlannedTarget{Name: p.targets[i].Name, Reason: "no policy orders waves: everything is one wave"})
-		}
-		wave.Size, wave.MaxConcurrency = len(wave.Targets), 1
-		wave.Soak, wave.SoakFrom = p.soak(0, "")
-		p.plan.Waves, p.plan.Targets = []Wave{wave}, wave.Size
-		p.tooLarge(wave, Place{}, "")
+		p.assignOne()
 		return
 	}
 	left := slices.Clone(p.members)
+	var last []int                 // the targets of the last wave
 	passedOver := map[int]string{} // target → the wave that had no room for it
 	first := true
 	for n, rule := range owner.Waves.Waves {
@@ -349,12 +356,16 @@ func (p *planner) assign() {
 		}
 		left = rest
 		wave := Wave{Number: n + 1, Name: rule.Name, Policy: owner.Name}
+		if chosen = p.inSequence(chosen, path); len(p.faults) > 0 {
+			return
+		}
+		last = chosen
 		for _, i := range chosen {
 			reason := fmt.Sprintf("wave %q: %s", rule.Name, rule.Select)
 			if earlier, over := passedOver[i]; over {
 				reason += fmt.Sprintf("; over the limit of wave %q", earlier)
 			}
-			wave.Targets = append(wave.Targets, PlannedTarget{Name: p.targets[i].Name, Reason: reason})
+			wave.Targets = append(wave.Targets, p.planned(i, reason))
 		}
 		p.fill(&wave, rule, owner.Name, first)
 		if wave.Size > 0 {
@@ -364,7 +375,7 @@ func (p *planner) assign() {
 		p.tooLarge(wave, rule.Place, path)
 		p.plan.Waves = append(p.plan.Waves, wave)
 	}
-	p.unmatched(*owner, left)
+	p.unmatched(*owner, last, left)
 	for _, w := range p.plan.Waves {
 		p.plan.Targets += w.Size
 	}
@@ -373,23 +384,30 @@ func (p *planner) assign() {
 	}
 }
 
-// ordering returns the one policy whose waves hold, or nil.
-func (p *planner) ordering() *Policy {
-	var owner *Policy
-	for i := range p.applying {
-		pol := &p.applying[i]
-		if pol.Waves == nil {
-			continue
-		}
-		if owner == nil {
-			owner = pol
-		} else if pol.Priority == owner.Priority {
-			p.fault(pol.Place, fmt.Sprintf("Policy %q waves", pol.Name), "policy %q orders the same targets with the same priority %d; give one of them a higher priority",
-				owner.Name, owner.Priority)
-			return nil
-		}
+// assignOne puts everything into one wave, where no policy has waves.
+func (p *planner) assignOne() {
+	list := p.inSequence(p.together(), "")
+	if len(p.faults) > 0 {
+		return
 	}
-	return owner
+	wave := Wave{Number: 1, Name: "all", Budget: p.plan.Budget}
+	for _, i := range list {
+		reason := "no policy orders waves: everything is one wave"
+		if pol := p.paced[i]; pol != nil {
+			reason = fmt.Sprintf("policy %q orders it, by %s", pol.Name, pol.Gradual.Type)
+		}
+		wave.Targets = append(wave.Targets, p.planned(i, reason))
+	}
+	wave.Size = len(wave.Targets)
+	wave.MaxConcurrency, wave.MaxUnpaced = p.atOnce(list)
+	wave.Soak, wave.SoakFrom = p.soak(0, "")
+	p.plan.Waves, p.plan.Targets = []Wave{wave}, wave.Size
+	p.tooLarge(wave, Place{}, "")
+}
+
+// planned is one member as a target of a wave.
+func (p *planner) planned(target int, reason string) PlannedTarget {
+	return PlannedTarget{Name: p.targets[target].Name, Reason: reason, Pace: p.paceOf(target), After: p.after(target)}
 }
 
 // fill works out the wave's numbers once its targets are known.
@@ -470,8 +488,8 @@ func (p *planner) tooLarge(wave Wave, place Place, path string) {
 	}
 }
 
-// unmatched says what becomes of targets that no wave took.
-func (p *planner) unmatched(owner Policy, left []int) {
+// unmatched says what becomes of targets that no wave took; chosen are those of the last wave.
+func (p *planner) unmatched(owner Policy, chosen, left []int) {
 	if len(left) == 0 {
 		return
 	}
@@ -487,8 +505,14 @@ func (p *planner) unmatched(owner Policy, left []int) {
 		if !p.sort(left, sortKeys(owner, rule), rule.Place, path) {
 			return
 		}
-		for _, i := range left {
-			last.Targets = append(last.Targets, PlannedTarget{Name: p.targets[i].Name, Reason: "no wave selects it, and unmatched: lastWave was written"})
+		reasons := map[string]string{}
+		for _, t := range last.Targets {
+			reasons[t.Name] = t.Reason
+		}
+		all := p.inSequence(append(chosen, left...), path)
+		last.Targets = nil
+		for _, i := range all {
+			last.Targets = append(last.Targets, p.planned(i, cmp.Or(reasons[p.targets[i].Name], "no wave selects it, and unmatched: lastWave was written")))
 		}
 		last.Passed, last.Approvals = "", nil
 		first := !slices.ContainsFunc(p.plan.Waves[:len(p.plan.Waves)-1], func(w Wave) bool { return w.Size > 0 })

@@ -5,10 +5,14 @@ import (
 	"slices"
 )
 
-// sortKeys returns the keys that order a wave: its own, else those of all waves.
+// sortKeys returns the keys that order a wave: its own, else those of all waves, else
+// those of the gradual rollout within the waves.
 func sortKeys(owner Policy, rule WaveRule) []SortKey {
-	if rule.SortBy != nil {
+	switch {
+	case rule.SortBy != nil:
 		return rule.SortBy
+	case owner.Waves.SortBy == nil && owner.Gradual != nil:
+		return owner.Gradual.SortBy
 	}
 	return owner.Waves.SortBy
 }

@@ -41,7 +41,10 @@ type Plan struct {
 	Rollback RollbackPlan `json:"rollback"`
 	// Metrics are all that any target is judged by; targets refer to them by index.
 	Metrics []PlannedMetric `json:"metrics,omitempty"`
-	Step    Step            `json:"step"`
+	// Paces are the gradual rollouts in force, Dependencies what targets wait for; targets refer to both.
+	Paces        []Pace       `json:"paces,omitempty"`
+	Dependencies []Dependency `json:"dependencies,omitempty"`
+	Step         Step         `json:"step"`
 	// NoReturn says why targets could not go back; empty if they can.
 	NoReturn string `json:"noReturn,omitempty"`
 	// Notes are what a reader should know and no field says.
@@ -67,11 +70,13 @@ type Wave struct {
 	// Targets are in the order in which they start. A summary of the plan leaves them out.
 	Targets []PlannedTarget `json:"targets,omitempty"`
 	// MaxConcurrency is how many may be in flight, at most Size, at least 1 unless the wave is empty.
-	MaxConcurrency int       `json:"maxConcurrency"`
-	Budget         Budget    `json:"budget"`
-	Soak           Duration  `json:"soak"`
-	SoakFrom       []string  `json:"soakFrom,omitempty"`
-	Approvals      []Consent `json:"approvals,omitempty"`
+	MaxConcurrency int `json:"maxConcurrency"`
+	// MaxUnpaced is how many of the targets that keep no pace may be in flight, where others do; 0: MaxConcurrency.
+	MaxUnpaced int       `json:"maxUnpaced,omitempty"`
+	Budget     Budget    `json:"budget"`
+	Soak       Duration  `json:"soak"`
+	SoakFrom   []string  `json:"soakFrom,omitempty"`
+	Approvals  []Consent `json:"approvals,omitempty"`
 	// BlastRadius is the most targets that can be failed or in flight when the budget stops the wave.
 	BlastRadius int `json:"blastRadius"`
 	// Passed says why an empty wave is passed over.
@@ -85,6 +90,36 @@ type PlannedTarget struct {
 	Reason string `json:"reason"`
 	// Metrics are indices into the plan's Metrics.
 	Metrics []int `json:"metrics,omitempty"`
+	// Pace is the number of the plan's Pace that it keeps, from 1; 0: none.
+	Pace int `json:"pace,omitempty"`
+	// After are indices into the plan's Dependencies: it starts when all of them are met.
+	After []int `json:"after,omitempty"`
+}
+
+// Pace is a gradual rollout as it holds for the targets that one policy orders.
+type Pace struct {
+	Policy string      `json:"policy"`
+	Type   RolloutType `json:"rolloutType"`
+	// Interval is the least time between two starts; 0: as soon as the one before is done.
+	Interval Duration `json:"interval,omitempty"`
+	// Overlap: a target does not wait until those before it are done.
+	Overlap bool `json:"overlap,omitempty"`
+	// Targets is how many keep it.
+	Targets int `json:"targets"`
+}
+
+// Dependency is what some targets wait for.
+type Dependency struct {
+	Policy string         `json:"policy"`
+	Name   string         `json:"name"`
+	Kind   DependencyKind `json:"kind"`
+	// Targets are those of the rollout that must have succeeded, for a target or a policy that is waited for.
+	Targets []string `json:"targets,omitempty"`
+}
+
+// Outside reports whether it is met outside of the rollout, so that the ledger has to be asked.
+func (d Dependency) Outside() bool {
+	return d.Kind == WaitForEnvironment || d.Kind == WaitForDeployment
 }
 
 // Out is a target that the rollout leaves out.
@@ -142,6 +177,6 @@ func (p Plan) Summary() Plan {
 		w.Targets = nil
 		waves[i] = w
 	}
-	p.Waves, p.Out, p.Metrics = waves, nil, nil
+	p.Waves, p.Out, p.Metrics, p.Dependencies = waves, nil, nil, nil
 	return p
 }

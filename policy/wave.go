@@ -1,6 +1,9 @@
 package policy
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Control is what a rollout tells its waves, and a wave its targets.
 type Control string
@@ -41,6 +44,11 @@ type TargetProgress struct {
 	Held bool
 	// Metrics are indices into the plan's metrics.
 	Metrics []int
+	// Pace is the number of the WaveState's pace that it keeps, from 1; 0: none. After are indices of its dependencies.
+	Pace  int
+	After []int
+	// Free is when everything that it waits for was there; zero: it is not.
+	Free time.Time
 }
 
 // WaveCounts are counts over the targets of a wave.
@@ -52,6 +60,10 @@ type WaveCounts struct {
 type WaveState struct {
 	Targets        []TargetProgress
 	MaxConcurrency int
+	// MaxUnpaced is how many targets that keep no pace may be in flight; 0: MaxConcurrency.
+	MaxUnpaced   int
+	Paces        []PaceState
+	Dependencies []DependencyState
 	// Budget is the wave's own; nil means none.
 	Budget *Budget
 	// Rollout is the budget over the whole rollout, Before what earlier waves have used of it.
@@ -116,11 +128,16 @@ type WaveDecision struct {
 	Again []int
 	// Breached, when not empty, says why the budget is breached as of now.
 	Breached string
+	// Next is the next moment to look by itself; zero: when something has happened.
+	Next time.Time
+	// Waiting are the targets that wait for something other than a slot, Waits what must be lifted.
+	Waiting []TargetWait
+	Waits   []Wait
 }
 
 // DecideWave says what a wave does next. Failures are counted over the whole scope before any target is chosen to
 // start, so that the order of names never changes the answer.
-func DecideWave(s WaveState) WaveDecision {
+func DecideWave(s WaveState, now time.Time) WaveDecision {
 	c := s.Count()
 	breached := s.Breached
 	if breached == "" {
@@ -141,34 +158,35 @@ func DecideWave(s WaveState) WaveDecision {
 	if held > 0 {
 		return WaveDecision{Phase: WaveHeld, Reason: fmt.Sprintf("the checks of %s came to no conclusion", count(held, "target"))}
 	}
-	var again []int
-	for i, t := range s.Targets {
-		if t.State == Unreachable && !t.Tried && !t.InFlight {
-			again = append(again, i)
+	again := 0
+	for _, t := range s.Targets {
+		if unreached(t) {
+			again++
 		}
 	}
-	if s.Control == ControlPause && (c.Pending > 0 || c.InFlight > 0 || len(again) > 0) {
+	if s.Control == ControlPause && (c.Pending > 0 || c.InFlight > 0 || again > 0) {
 		return WaveDecision{Phase: WaveRunning, Reason: "paused: nothing new starts"}
 	}
 	if c.Pending > 0 {
-		d := WaveDecision{Phase: WaveRunning}
 		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, InFlight: c.InFlight, Pending: c.Pending, Bounds: s.bounds(c)})
-		for i, t := range s.Targets {
-			if len(d.Start) == slots {
-				break
-			}
-			if t.State == Pending && !t.InFlight {
-				d.Start = append(d.Start, i)
-			}
+		chosen := s.choose(now, slots, func(t TargetProgress) bool { return t.State == Pending && !t.InFlight }, false)
+		d := WaveDecision{Phase: WaveRunning, Start: chosen.start, Next: chosen.next, Waiting: chosen.waiting, Waits: chosen.waits}
+		stuck := len(d.Start) == 0 && c.InFlight == 0 && d.Next.IsZero() && !chosen.outside
+		if stuck && again == 0 {
+			d.Phase, d.Reason = WaveHeld, chosen.held()
 		}
-		return d
+		if !stuck || again == 0 {
+			return d
+		}
+		// What the others wait for may be out of reach only for now.
 	}
 	if c.InFlight > 0 {
 		return WaveDecision{Phase: WaveRunning}
 	}
-	if len(again) > 0 {
-		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, Pending: len(again), Bounds: s.bounds(c)})
-		return WaveDecision{Phase: WaveRunning, Reason: "trying again what was out of reach", Again: again[:slots]}
+	if again > 0 {
+		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, Pending: again, Bounds: s.bounds(c)})
+		chosen := s.choose(now, slots, unreached, true)
+		return WaveDecision{Phase: WaveRunning, Reason: "trying again what was out of reach", Again: chosen.start, Next: chosen.next, Waiting: chosen.waiting, Waits: chosen.waits}
 	}
 	switch {
 	case c.Skipped == len(s.Targets) && !s.AllSkippedAccepted:
@@ -179,6 +197,11 @@ func DecideWave(s WaveState) WaveDecision {
 		return WaveDecision{Phase: WaveFailed, Reason: "no target of the wave succeeded"}
 	}
 	return WaveDecision{Phase: WaveVerified}
+}
+
+// unreached reports whether a target is to be tried once more at the end of its wave.
+func unreached(t TargetProgress) bool {
+	return t.State == Unreachable && !t.Tried && !t.InFlight
 }
 
 func orDraining(ended WavePhase, c WaveCounts) WavePhase {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -96,7 +97,7 @@ func TestDecideWave(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.state.Targets = targetsOf(tt.targets)
-			d := DecideWave(tt.state)
+			d := DecideWave(tt.state, time.Time{})
 			if fmt.Sprint(d.Start) != fmt.Sprint(tt.start) || fmt.Sprint(d.Again) != fmt.Sprint(tt.again) || d.Phase != tt.phase || (d.Breached != "") != tt.breach {
 				t.Errorf("start %v, again %v, %s, breached %q; want start %v, again %v, %s, breached %t", d.Start, d.Again, d.Phase, d.Breached, tt.start, tt.again, tt.phase, tt.breach)
 			}
@@ -114,7 +115,7 @@ func TestBoundedBudgetIsNeverOvershotByMoreThanOne(t *testing.T) {
 			Budget: &Budget{MaxFailures: Amount{Value: limit}, MaxUnreachable: Amount{Value: size}, Size: size, Bounded: true}}
 		started := map[int]int{}
 		for range 10 * size {
-			d := DecideWave(s)
+			d := DecideWave(s, time.Time{})
 			s.Breached = d.Breached
 			for _, i := range d.Start {
 				started[i]++

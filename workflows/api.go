@@ -279,6 +279,8 @@ type TargetStatus struct {
 	Reached bool               `json:"reached,omitempty"`
 	From    string             `json:"from,omitempty"`
 	Attempt int                `json:"attempt,omitempty"`
+	// Next is when a target that waits may start by itself; zero: when what its reason names has happened.
+	Next time.Time `json:"next,omitzero"`
 	// Workflow is the id of the last attempt; empty if there was none.
 	Workflow string `json:"workflow,omitempty"`
 }

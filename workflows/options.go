@@ -73,6 +73,20 @@ func checking(ctx workflow.Context, queue, summary string) workflow.Context {
 	})
 }
 
+// looking are the options of what waits for something outside of the rollout: each call looks once, and the next is
+// timed by the server, for as long as it takes.
+func looking(ctx workflow.Context, summary string) workflow.Context {
+	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		TaskQueue:           ControlQueue,
+		StartToCloseTimeout: time.Minute, // one read of the ledger
+		HeartbeatTimeout:    heartbeatTimeout,
+		WaitForCancellation: false, // a read-only look must not delay a stop
+		RetryPolicy: &temporal.RetryPolicy{InitialInterval: time.Second, BackoffCoefficient: 1.5, MaximumInterval: 15 * time.Second,
+			NonRetryableErrorTypes: []string{activities.TypeInvalid}},
+		Summary: summary,
+	})
+}
+
 // bookkeeping are the options of what reads and writes the ledger: tried for ever, since nothing may be lost; its
 // failures show in the Temporal UI while forward movement holds.
 func bookkeeping(ctx workflow.Context, summary string) workflow.Context {

@@ -40,6 +40,7 @@ type rollout struct {
 	late      map[string]bool  // targets being retried after their wave has closed
 	lateOpen  map[string]*line // their attempts
 	skips     []Order          // for waves that have not been opened
+	paced     []time.Time      // when the newest target of each pace started
 	orders    int
 	pending   map[int]int // order number → index of its receipt
 	receipts  []Receipt
@@ -392,7 +393,7 @@ func (r *rollout) open(ctx workflow.Context, number int) {
 			in.Before.Skipped += w.Counts.Skipped
 		}
 	}
-	in.Skips = r.skips
+	in.Skips, in.Paced = r.skips, r.paced
 	id := WaveID(r.in.Environment, r.in.Deployment, r.in.Rollout, number)
 	summary := fmt.Sprintf("wave %d (%s): %d targets to %s", number, plan.Name, plan.Size, r.in.Version.Name)
 	w := &r.progress.Waves[i]
@@ -427,7 +428,8 @@ func (r *rollout) closed(ctx workflow.Context, i int, result WaveResult, err err
 		return
 	}
 	w.Open = false
-	w.Phase, w.Reason, w.Counts = result.Phase, result.Reason, result.Counts
+	w.Phase, w.Reason, w.Counts, w.Waits = result.Phase, result.Reason, result.Counts, nil
+	r.paced = result.Paced
 	r.outcomes[i] = result.Targets
 	r.overlay(i, r.backDone) // some may have gone back while others were still in flight
 	r.recount(i)
@@ -522,7 +524,7 @@ func (r *rollout) heard(ctx workflow.Context, report Report) {
 	if report.Phase != w.Phase && (report.Phase == policy.WaveSoaking || report.Phase == policy.WaveHeld) {
 		r.note(ctx, whoSluice, fmt.Sprintf("wave %d (%s) %s", i+1, r.progress.Plan.Waves[i].Name, report.Phase), report.Reason)
 	}
-	w.Phase, w.Reason, w.Counts, w.SoakUntil = report.Phase, report.Reason, report.Counts, report.SoakUntil
+	w.Phase, w.Reason, w.Counts, w.SoakUntil, w.Waits = report.Phase, report.Reason, report.Counts, report.SoakUntil, report.Waits
 	known := map[string]bool{}
 	for _, t := range before.Attention {
 		known[t.Name] = true

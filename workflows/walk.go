@@ -3,6 +3,7 @@ package workflows
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
@@ -40,6 +41,8 @@ type Report struct {
 	InFlight []string        `json:"inFlight,omitempty"`
 	// Answers are what became of the target orders so far.
 	Answers []OrderAnswer `json:"answers,omitempty"`
+	// Waits are what targets wait for besides slots.
+	Waits []policy.Wait `json:"waits,omitempty"`
 }
 
 // TargetOutcome is where a target stands when its wave has closed: all that a rollback needs.
@@ -91,6 +94,9 @@ type walk struct {
 	reason  string
 	soak    *soak // nil: not begun
 	answers []OrderAnswer
+	// waits and waiting are what targets wait for besides slots, as last decided.
+	waits   []policy.Wait
+	waiting []policy.TargetWait
 
 	changed     bool
 	report      Report
@@ -112,11 +118,14 @@ func (w *walk) settle(ctx workflow.Context) error {
 	for {
 		hear(ctx)
 		w.changed = false
-		d := policy.DecideWave(w.state)
+		now := workflow.Now(ctx)
+		w.state.Mark(now)
+		d := policy.DecideWave(w.state, now)
 		if d.Breached != "" && w.state.Breached == "" {
 			w.breach(ctx, d.Breached)
 		}
 		w.phase, w.reason = d.Phase, d.Reason
+		w.waits, w.waiting = d.Waits, d.Waiting
 		for _, i := range d.Start {
 			w.start(ctx, i)
 		}
@@ -142,10 +151,24 @@ func (w *walk) settle(ctx workflow.Context) error {
 		}
 		w.tell(ctx)
 		w.show(ctx)
-		if err := workflow.Await(ctx, func() bool { return w.changed }); err != nil {
+		if err := w.await(ctx, d, now); err != nil {
 			return err
 		}
 	}
+}
+
+// await waits until something happens, or for the next moment that was decided.
+func (w *walk) await(ctx workflow.Context, d policy.WaveDecision, now time.Time) error {
+	wake := func() bool { return w.changed }
+	if d.Next.IsZero() {
+		return workflow.Await(ctx, wake)
+	}
+	summary := "Wait for the next start"
+	if len(d.Waits) > 0 {
+		summary = d.Waits[0].Reason
+	}
+	_, err := workflow.AwaitWithOptions(ctx, workflow.AwaitOptions{Timeout: d.Next.Sub(now), TimerOptions: workflow.TimerOptions{Summary: clip(summary, 200)}}, wake)
+	return err
 }
 
 // breach notes that the budget is exceeded: nothing new starts, and targets that have not been asked yet are told.
@@ -202,6 +225,9 @@ func (w *walk) attempt(ctx workflow.Context, i int, direction executors.Directio
 		t.Started = w.started
 	}
 	t.InFlight, t.State, t.Reason = true, policy.Applying, ""
+	if direction == executors.Apply && t.Pace > 0 {
+		w.state.Paces[t.Pace-1].Last = workflow.Now(ctx)
+	}
 	if direction == executors.Restore {
 		t.State = policy.Restoring
 	}
@@ -387,6 +413,9 @@ func (w *walk) accept(o Order) (bool, string) {
 	if n > 0 {
 		return true, fmt.Sprintf("accepted what the checks of %d targets left open", n)
 	}
+	if w.phase == policy.WaveHeld && w.state.Count().Pending > 0 {
+		return false, "an approval does not lift what it holds for: " + w.reason
+	}
 	if w.phase == policy.WaveHeld {
 		w.state.AllSkippedAccepted = true
 		return true, "the wave passes without its skipped targets"
@@ -435,7 +464,19 @@ func (w *walk) targetStatus(i int) TargetStatus {
 	if o.Attempt > 0 {
 		s.Workflow = TargetID(w.id, o.Name, o.Attempt)
 	}
+	if wait := w.waitOf(i); wait != nil {
+		s.State, s.Reason, s.Next = policy.Waiting, wait.Reason, wait.Next
+	}
 	return s
+}
+
+// waitOf returns what a target that has not started waits for besides a slot, or nil.
+func (w *walk) waitOf(i int) *policy.TargetWait {
+	at, found := slices.BinarySearchFunc(w.waiting, i, func(wait policy.TargetWait, i int) int { return cmp.Compare(wait.Target, i) })
+	if !found || w.state.Targets[i].State != policy.Pending {
+		return nil
+	}
+	return &w.waiting[at]
 }
 
 // maxAttention is how many targets that need a person are named in a report.
@@ -465,6 +506,10 @@ func (w *walk) tell(ctx workflow.Context) {
 func (w *walk) current() Report {
 	r := Report{Sequence: w.report.Sequence + 1, Phase: w.phase, Reason: clip(w.reason, maxReason), Counts: w.state.Count(), States: map[policy.TargetState]int{},
 		Breached: w.state.Breached, Answers: w.answers}
+	for _, wait := range w.waits[:min(len(w.waits), maxWaits)] {
+		wait.Wave, wait.Reason = w.number, clip(wait.Reason, maxReason)
+		r.Waits = append(r.Waits, wait)
+	}
 	if w.soak != nil {
 		r.SoakUntil = w.soak.until
 	}
@@ -477,7 +522,10 @@ func (w *walk) current() Report {
 		r.Phase = policy.WaveSoaking
 	}
 	for i, t := range w.state.Targets {
-		r.States[t.State]++
+		if r.States[t.State]++; w.waitOf(i) != nil {
+			r.States[t.State]--
+			r.States[policy.Waiting]++
+		}
 		if t.State.Attention() && !t.InFlight {
 			if r.AttentionTotal++; len(r.Attention) < maxAttention {
 				r.Attention = append(r.Attention, w.targetStatus(i))
@@ -502,6 +550,13 @@ func (w *walk) current() Report {
 	return r
 }
 
+// maxWaits is how many waits a report tells; a wave of more than maxTold targets tells them with its other news only, so
+// that a rollout hears no more than the engine bears.
+const (
+	maxWaits = 10
+	maxTold  = 100
+)
+
 // worth reports whether a report says enough that is new.
 func (w *walk) worth(now Report) bool {
 	was := w.report
@@ -514,6 +569,9 @@ func (w *walk) worth(now Report) bool {
 		return true
 	}
 	if now.Stopped && len(now.InFlight) != len(was.InFlight) {
+		return true
+	}
+	if len(w.state.Targets) <= maxTold && !slices.Equal(now.Waits, was.Waits) {
 		return true
 	}
 	if w.restores && now.Counts.Pending == 0 && was.Counts.Pending > 0 {

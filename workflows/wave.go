@@ -20,6 +20,8 @@ type WaveInput struct {
 	Before policy.WaveCounts `json:"before"`
 	// Skips are the targets that a person left out before the wave opened.
 	Skips []Order `json:"skips,omitempty"`
+	// Paced is when the newest target of each of the plan's paces started, in earlier waves.
+	Paced []time.Time `json:"paced,omitempty"`
 }
 
 // WaveResult is how a wave ended.
@@ -30,6 +32,8 @@ type WaveResult struct {
 	Targets []TargetOutcome   `json:"targets"`
 	// Answers are what became of the last orders: one may end the wave before a report could tell.
 	Answers []OrderAnswer `json:"answers,omitempty"`
+	// Paced is when the newest target of each of the plan's paces started.
+	Paced []time.Time `json:"paced,omitempty"`
 }
 
 // Wave changes the targets of one wave, as many at a time as its concurrency and budgets allow, and soaks. It ends when
@@ -59,11 +63,13 @@ func Wave(cancellable workflow.Context, in WaveInput) (WaveResult, error) {
 		return WaveResult{Phase: policy.WaveStopped, Reason: "stopped before it had begun"}, nil
 	}
 	wave := w.slice.Wave
-	w.state.MaxConcurrency, w.state.Budget, w.state.Rollout = wave.MaxConcurrency, &wave.Budget, &w.slice.Budget
+	w.state.MaxConcurrency, w.state.MaxUnpaced, w.state.Budget, w.state.Rollout = wave.MaxConcurrency, wave.MaxUnpaced, &wave.Budget, &w.slice.Budget
 	for _, t := range wave.Targets {
-		w.state.Targets = append(w.state.Targets, policy.TargetProgress{Name: t.Name, State: policy.Pending, Metrics: t.Metrics})
+		w.state.Targets = append(w.state.Targets, policy.TargetProgress{Name: t.Name, State: policy.Pending, Metrics: t.Metrics, Pace: t.Pace, After: t.After})
 		w.details = append(w.details, targetDetail{wave: in.Wave})
 	}
+	w.pace(in.Paced)
+	w.depend(ctx)
 	for _, o := range in.Skips {
 		w.obey(ctx, o)
 	}
@@ -76,7 +82,11 @@ func Wave(cancellable workflow.Context, in WaveInput) (WaveResult, error) {
 // result is how the walk ended.
 func (w *walk) result(ctx workflow.Context) WaveResult {
 	w.show(ctx)
-	return WaveResult{Phase: w.phase, Reason: clip(w.reason, maxReason), Counts: w.state.Count(), Targets: w.outcomes(), Answers: w.answers}
+	r := WaveResult{Phase: w.phase, Reason: clip(w.reason, maxReason), Counts: w.state.Count(), Targets: w.outcomes(), Answers: w.answers}
+	for _, p := range w.state.Paces {
+		r.Paced = append(r.Paced, p.Last)
+	}
+	return r
 }
 
 // soak is the time in which a wave must run cleanly.

@@ -86,6 +86,6 @@ type Log interface {
 	PutRecord(ctx context.Context, r Record) error
 	// Record returns the rollout's record, or ErrNotFound.
 	Record(ctx context.Context, rollout string) (Record, error)
-	// LastRecord returns the newest record (by StartedAt) of a lane that is not itself a rollback, or ErrNotFound.
+	// LastRecord returns the newest record (by StartedAt) of a lane, a rollback's too, or ErrNotFound.
 	LastRecord(ctx context.Context, environment, deployment string) (Record, error)
 }

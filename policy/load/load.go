@@ -195,6 +195,7 @@ type session struct {
 	checks      map[string]*metric      // by name
 	verified    []*verification         // one per policy that has the rule, in document order
 	boundTo     []reference             // environments that deployments name
+	waits       []waiting               // deploymentDependency rules, in document order
 	environment map[string]bool
 }
 
@@ -214,6 +215,7 @@ func (s *session) fault(place policy.Place, path, format string, args ...any) {
 // finish checks what only all documents together can show.
 func (s *session) finish() {
 	s.resolveMetrics()
+	s.resolveWaits()
 	for _, ref := range s.boundTo {
 		if !s.environment[ref.name] {
 			names := make([]string, 0, len(s.environment))

@@ -25,9 +25,9 @@ func rules() []rule {
 		{"rollback", (*session).rollback},
 		{"soak", (*session).soak},
 		{"eligibility", nil},
-		{"gradualRollout", nil},
+		{"gradualRollout", (*session).gradualRollout},
 		{"environmentProgression", nil},
-		{"deploymentDependency", nil},
+		{"deploymentDependency", (*session).deploymentDependency},
 		{"versionSelector", nil},
 		{"versionCooldown", nil},
 		{"retry", nil},
@@ -63,6 +63,7 @@ func (s *session) policyDocument(f *fields, name string) {
 	for i, item := range s.list(f.need("rules", hint), f.at("rules"), "rules") {
 		s.rule(item, fmt.Sprintf("%s[%d]", f.at("rules"), i), &p, written)
 	}
+	s.oneOrder(p)
 	s.bundle.Policies = append(s.bundle.Policies, p)
 }
 

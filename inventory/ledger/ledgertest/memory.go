@@ -85,7 +85,7 @@ func (m *Memory) Record(ctx context.Context, rollout string) (ledger.Record, err
 	return ledger.Record{}, ledger.ErrNotFound
 }
 
-// LastRecord returns the newest record of a lane that is no rollback.
+// LastRecord returns the newest record of a lane.
 func (m *Memory) LastRecord(ctx context.Context, environment, deployment string) (ledger.Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,7 +94,7 @@ func (m *Memory) LastRecord(ctx context.Context, environment, deployment string)
 	}
 	var last ledger.Record
 	for _, r := range m.records {
-		if r.Environment != environment || r.Deployment != deployment || r.Of != "" {
+		if r.Environment != environment || r.Deployment != deployment {
 			continue
 		}
 		// Two that began in the same moment are told apart by their ids, which are ordered by time.

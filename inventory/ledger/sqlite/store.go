@@ -197,7 +197,7 @@ func (s *Store) Record(ctx context.Context, rollout string) (ledger.Record, erro
 func (s *Store) LastRecord(ctx context.Context, environment, deployment string) (ledger.Record, error) {
 	r, err := decode(s.db.QueryRowContext(ctx, `
 		SELECT record FROM records
-		WHERE environment = ? AND deployment = ? AND of = ''
+		WHERE environment = ? AND deployment = ?
 		ORDER BY started_at DESC, rollout DESC LIMIT 1`, environment, deployment))
 	return r, s.explain(err, "get last record of %s in %s", deployment, environment)
 }

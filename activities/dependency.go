@@ -1,0 +1,87 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/seed-a0a4f4e3/sluice/inventory/ledger"
+	"github.com/seed-a0a4f4e3/sluice/policy"
+)
+
+// DependencyInput asks for what is decided outside of a rollout: whether another environment has succeeded on its version,
+// or whether another deployment has on the same targets.
+type DependencyInput struct {
+	Kind policy.DependencyKind `json:"kind"`
+	Name string                `json:"name"`
+	// Environment, Deployment and Version are those of the rollout that waits.
+	Environment string `json:"environment"`
+	Deployment  string `json:"deployment"`
+	Version     string `json:"version"`
+	// Targets are those that wait.
+	Targets []string `json:"targets"`
+}
+
+// DependencyOutput is what has been met since.
+type DependencyOutput struct {
+	// Met need not wait any more; Missing do.
+	Met     []string `json:"met"`
+	Missing []string `json:"missing,omitempty"`
+}
+
+// dependencyPause is the time between two looks into the ledger: a rollout that waits for another one waits for minutes.
+const dependencyPause = 5 * time.Second
+
+// AwaitDependency returns as soon as one of the targets need not wait any more. Until then each call looks once, and is
+// tried again. Idempotent and read-only.
+func (a *Activities) AwaitDependency(ctx context.Context, in DependencyInput) (DependencyOutput, error) {
+	defer heartbeat(ctx)()
+	environment, deployment := in.Environment, in.Name
+	switch in.Kind {
+	case policy.WaitForEnvironment:
+		environment, deployment = in.Name, in.Deployment
+	case policy.WaitForDeployment:
+	case policy.WaitForTarget, policy.WaitForPolicy:
+		return DependencyOutput{}, invalid(fmt.Errorf("activities: a %s is waited for inside of the rollout", in.Kind))
+	}
+	r, err := a.Log.LastRecord(ctx, environment, deployment)
+	if err != nil && !errors.Is(err, ledger.ErrNotFound) {
+		return DependencyOutput{}, fmt.Errorf("activities: look whether %s %q has succeeded: %w", in.Kind, in.Name, err)
+	}
+	var out DependencyOutput
+	why := ""
+	switch {
+	case errors.Is(err, ledger.ErrNotFound):
+		why = "it has had no rollout yet"
+	case r.Of != "":
+		why = fmt.Sprintf("its last rollout, of %s, was taken back", r.Version)
+	case r.Version != in.Version:
+		why = fmt.Sprintf("its last rollout is of %s, wanted is %s", r.Version, in.Version)
+	case in.Kind == policy.WaitForEnvironment && r.State != string(policy.EndSucceeded):
+		why = fmt.Sprintf("its rollout of %s is %s", r.Version, r.State)
+	case in.Kind == policy.WaitForEnvironment:
+		out.Met = in.Targets
+	default:
+		why = fmt.Sprintf("its rollout of %s has succeeded on none of the targets that wait", r.Version)
+		done := map[string]bool{}
+		for _, t := range r.Targets {
+			state := policy.TargetState(t.State)
+			done[t.Name] = state == policy.Succeeded || state == policy.NoChange
+		}
+		for _, name := range in.Targets {
+			if done[name] {
+				out.Met = append(out.Met, name)
+			} else {
+				out.Missing = append(out.Missing, name)
+			}
+		}
+	}
+	if len(out.Met) == 0 {
+		return DependencyOutput{}, temporal.NewApplicationErrorWithOptions(fmt.Sprintf("waiting for %s %q: %s", in.Kind, in.Name, why), TypeRunning,
+			temporal.ApplicationErrorOptions{NextRetryDelay: dependencyPause, Category: temporal.ApplicationErrorCategoryBenign})
+	}
+	return out, nil
+}

@@ -1,0 +1,289 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+)
+
+// PaceState is a Pace as a wave keeps it.
+type PaceState struct {
+	Policy string
+	// Interval is the least time between two starts; 0: none. Overlap is as in Pace.
+	Interval time.Duration
+	Overlap  bool
+	// Last is when the newest start was, in earlier waves too; zero: there was none.
+	Last time.Time
+}
+
+// DependencyState is a Dependency as a wave sees it.
+type DependencyState struct {
+	Policy, Name string
+	Kind         DependencyKind
+	// Here are the targets of the wave that must have succeeded, as indices.
+	Here []int
+	// Met are the targets for which the ledger says that it is met, where that is decided outside of the rollout.
+	Met map[int]bool
+}
+
+// TargetWait is why a target that could start has to wait, apart from slots.
+type TargetWait struct {
+	Target int // index
+	Reason string
+	// Next is when it may start by itself; zero: when what Reason names has happened.
+	Next time.Time
+}
+
+// Mark notes for which targets nothing has to be waited for any more, as of now. It is called before each decision.
+func (s *WaveState) Mark(now time.Time) {
+	for i := range s.Targets {
+		t := &s.Targets[i]
+		if t.State != Pending || t.InFlight {
+			continue
+		}
+		if s.unmet(i) >= 0 {
+			t.Free = time.Time{}
+		} else if t.Free.IsZero() {
+			t.Free = now
+		}
+	}
+}
+
+// unmet returns the first dependency of a target that is not met, as an index, or -1.
+func (s WaveState) unmet(target int) int {
+	for _, n := range s.Targets[target].After {
+		if !s.met(n, target) {
+			return n
+		}
+	}
+	return -1
+}
+
+// met reports whether a dependency of a target is met. Targets that were skipped are not waited for where a policy's are,
+// but at least one must have succeeded.
+func (s WaveState) met(n, target int) bool {
+	d := s.Dependencies[n]
+	if d.Kind == WaitForEnvironment || d.Kind == WaitForDeployment {
+		return d.Met[target]
+	}
+	succeeded := 0
+	for _, i := range d.Here {
+		switch t := s.Targets[i]; {
+		case !t.InFlight && (t.State == Succeeded || t.State == NoChange):
+			succeeded++
+		case d.Kind == WaitForPolicy && (t.State == Skipped || t.State == Removed):
+		default:
+			return false
+		}
+	}
+	return succeeded > 0
+}
+
+// hopeless reports whether a dependency can't be met any more unless a person does something: what it waits for has
+// ended without a success.
+func (s WaveState) hopeless(n int) bool {
+	d := s.Dependencies[n]
+	if d.Kind == WaitForEnvironment || d.Kind == WaitForDeployment {
+		return false
+	}
+	for _, i := range d.Here {
+		t := s.Targets[i]
+		if t.InFlight || t.State == Pending || t.State == Unreachable && !t.Tried {
+			return false
+		}
+	}
+	return true
+}
+
+// subject names what is waited for, and how that stands.
+func (s WaveState) subject(n int) string {
+	d := s.Dependencies[n]
+	switch d.Kind {
+	case WaitForTarget:
+		for _, i := range d.Here {
+			t := s.Targets[i]
+			if t.State == Skipped || t.State == Failed || t.State == NeedsRecovery || t.State == Unreachable {
+				return fmt.Sprintf("%s, which is %s", d.Name, t.State)
+			}
+		}
+		return d.Name
+	case WaitForPolicy:
+		done, left := 0, 0
+		for _, i := range d.Here {
+			t := s.Targets[i]
+			if t.State == Skipped || t.State == Removed {
+				continue
+			}
+			if left++; !t.InFlight && (t.State == Succeeded || t.State == NoChange) {
+				done++
+			}
+		}
+		return fmt.Sprintf("the targets of policy %q (%d of %d done)", d.Name, done, left)
+	case WaitForEnvironment, WaitForDeployment:
+	}
+	return fmt.Sprintf("%s %q to succeed on this version", d.Kind, d.Name)
+}
+
+// choice is what choose found.
+type choice struct {
+	start   []int
+	waiting []TargetWait
+	next    time.Time
+	waits   []Wait
+	// outside reports that something waits for what is decided outside of the rollout.
+	outside bool
+}
+
+// choose picks the candidates that start now, at most slots of them, and says of the others what they wait for.
+func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgress) bool, again bool) choice {
+	var c choice
+	free := s.MaxConcurrency
+	if s.MaxUnpaced > 0 {
+		free = s.MaxUnpaced
+	}
+	type keeping struct {
+		position int       // of the next target in the list
+		before   int       // the first target that is not done, or -1
+		flying   int       // a target in flight, or -1
+		last     int       // the newest target that was started, or -1
+		at       time.Time // when
+		begun    time.Time // when the first could start
+		shown    bool
+	}
+	paces := make([]keeping, len(s.Paces))
+	for k := range paces {
+		paces[k] = keeping{before: -1, flying: -1, last: -1, at: s.Paces[k].Last}
+	}
+	for i, t := range s.Targets {
+		if t.Pace == 0 {
+			if t.InFlight {
+				free--
+			}
+			continue
+		}
+		k := &paces[t.Pace-1]
+		if t.InFlight {
+			k.flying = i
+		}
+		if t.Started > 0 && (k.last < 0 || t.Started > s.Targets[k.last].Started) {
+			k.last = i
+		}
+		if !t.Free.IsZero() && (k.begun.IsZero() || t.Free.Before(k.begun)) {
+			k.begun = t.Free
+		}
+	}
+	waiters := make([]int, len(s.Dependencies))
+	wait := func(i int, reason string, next time.Time) {
+		c.waiting = append(c.waiting, TargetWait{Target: i, Reason: reason, Next: next})
+	}
+	for i, t := range s.Targets {
+		var k *keeping
+		position := 0
+		if t.Pace > 0 {
+			k = &paces[t.Pace-1]
+			position = k.position
+			k.position++
+		}
+		if !candidate(t) {
+			if k != nil && k.before < 0 && (t.InFlight || !t.State.Terminal()) {
+				k.before = i
+			}
+			continue
+		}
+		if n := s.unmet(i); n >= 0 && !again {
+			wait(i, "it waits for "+s.subject(n), time.Time{})
+			waiters[n]++
+			if k != nil && k.before < 0 {
+				k.before = i
+			}
+			continue
+		}
+		if k == nil {
+			if free > 0 && len(c.start) < slots {
+				free--
+				c.start = append(c.start, i)
+			}
+			continue
+		}
+		pace := s.Paces[t.Pace-1]
+		if !pace.Overlap && (k.before >= 0 || k.flying >= 0) {
+			blocker := k.before
+			if blocker < 0 {
+				blocker = k.flying
+			}
+			wait(i, "it starts after "+s.Targets[blocker].Name, time.Time{})
+			continue
+		}
+		earliest := k.begun.Add(time.Duration(position) * pace.Interval)
+		if again {
+			earliest = now
+		}
+		if after := k.at.Add(pace.Interval); !k.at.IsZero() && after.After(earliest) {
+			earliest = after
+		}
+		if now.Before(earliest) {
+			reason := fmt.Sprintf("it starts %s after the one before", Duration(pace.Interval))
+			if k.last >= 0 {
+				reason = fmt.Sprintf("it starts %s after %s", Duration(pace.Interval), s.Targets[k.last].Name)
+			}
+			wait(i, reason, earliest)
+			if k.before < 0 {
+				k.before = i
+			}
+			if c.next.IsZero() || earliest.Before(c.next) {
+				c.next = earliest
+			}
+			if !k.shown {
+				k.shown = true
+				c.waits = append(c.waits, Wait{Reason: t.Name + " is next: " + reason, Rule: "gradualRollout", Policy: pace.Policy,
+					Lifts: "time: it starts at " + earliest.UTC().Format(time.RFC3339), Next: earliest})
+			}
+			continue
+		}
+		if k.before < 0 {
+			k.before = i
+		}
+		if len(c.start) < slots {
+			c.start = append(c.start, i)
+			k.last, k.at, k.flying = i, now, i
+		}
+	}
+	for n, waiting := range waiters {
+		if waiting == 0 {
+			continue
+		}
+		d := s.Dependencies[n]
+		w := Wait{Reason: fmt.Sprintf("%s for %s", waitFor(waiting), s.subject(n)), Rule: "deploymentDependency", Policy: d.Policy,
+			Lifts: fmt.Sprintf("success of %s %q on this version", d.Kind, d.Name)}
+		if s.hopeless(n) {
+			w.Lifts = "retry what failed, or skip what waits for it; rollback, reject or abort ends the rollout"
+		}
+		c.outside = c.outside || d.Kind == WaitForEnvironment || d.Kind == WaitForDeployment
+		c.waits = append(c.waits, w)
+	}
+	return c
+}
+
+func waitFor(n int) string {
+	if n == 1 {
+		return "1 target waits"
+	}
+	return fmt.Sprintf("%d targets wait", n)
+}
+
+// held says why a wave in which nothing can start any more, and nothing is in flight, holds for a person.
+func (c choice) held() string {
+	for _, w := range c.waits {
+		if w.Rule == "deploymentDependency" {
+			return w.Reason
+		}
+	}
+	return cmp.Or(firstReason(c.waiting), "nothing can start")
+}
+
+func firstReason(waiting []TargetWait) string {
+	if len(waiting) == 0 {
+		return ""
+	}
+	return waiting[0].Reason
+}
