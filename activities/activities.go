@@ -52,6 +52,8 @@ type Activities struct {
 	Log         ledger.Log
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
+	// TimeScale shortens what rollouts wait for, on a development machine; 0 is the real time.
+	TimeScale policy.TimeScale
 	// At, when not nil, is called at named points of each activity: "submit.begin", "submit.asked", "submit.end" and so
 	// on. Tests end the process there.
 	At func(point, target string)

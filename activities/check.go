@@ -147,7 +147,7 @@ func (a *Activities) Check(ctx context.Context, in CheckInput) (CheckOutput, err
 		one := &checked{CheckedTarget: t, at: at}
 		for _, m := range at.metrics {
 			if metric := p.plan.Metrics[m].Metric; measuredIn(metric, in.During) {
-				one.indices, one.metrics = append(one.indices, m), append(one.metrics, metric)
+				one.indices, one.metrics = append(one.indices, m), append(one.metrics, a.TimeScale.Metric(metric))
 			}
 		}
 		one.tallies = make([]policy.Tally, len(one.metrics))

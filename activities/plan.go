@@ -23,6 +23,8 @@ type PlanOutput struct {
 	Plan policy.Plan `json:"plan"`
 	// Refused says why nothing may start; empty if the plan stands.
 	Refused string `json:"refused,omitempty"`
+	// TimeScale is the worker's; the plan has its times as written.
+	TimeScale policy.TimeScale `json:"timeScale,omitempty"`
 }
 
 // MakePlan plans a request from stored documents and stores plan and snapshot by digest. Idempotent.
@@ -58,7 +60,7 @@ func (a *Activities) MakePlan(ctx context.Context, in PlanInput) (PlanOutput, er
 		return PlanOutput{}, err
 	}
 	a.plans.keep(p.Plan.Digest, index(p))
-	return PlanOutput{Plan: p.Plan.Summary()}, nil
+	return PlanOutput{Plan: p.Plan.Summary(), TimeScale: a.TimeScale}, nil
 }
 
 func (a *Activities) store(ctx context.Context, kind, key string, value any) error {
@@ -96,7 +98,7 @@ type WaveRef struct {
 	Wave int    `json:"wave"`
 }
 
-// WaveSlice is what a Wave needs of the plan.
+// WaveSlice is what a Wave needs of the plan, with times as they are waited for.
 type WaveSlice struct {
 	// Wave has its targets with their metrics, without reasons.
 	Wave policy.Wave `json:"wave"`
@@ -128,7 +130,11 @@ func (a *Activities) LoadWave(ctx context.Context, ref WaveRef) (WaveSlice, erro
 		return WaveSlice{}, invalid(fmt.Errorf("activities: plan %s has no wave %d", ref.Plan, ref.Wave))
 	}
 	out := WaveSlice{Wave: p.plan.Waves[ref.Wave-1], Budget: p.plan.Budget, Rollback: p.plan.Rollback, CanReturn: p.plan.NoReturn == "", Uninstalls: p.plan.Step.Uninstalls, Deadline: p.plan.Step.Deadline}
-	out.Paces = p.plan.Paces
+	out.Wave.Soak = a.TimeScale.Duration(out.Wave.Soak)
+	for _, pace := range p.plan.Paces {
+		pace.Interval = a.TimeScale.Duration(pace.Interval)
+		out.Paces = append(out.Paces, pace)
+	}
 	for _, d := range p.plan.Dependencies {
 		d.Targets = slices.DeleteFunc(slices.Clone(d.Targets), func(name string) bool { return p.targets[name].wave != ref.Wave })
 		out.Dependencies = append(out.Dependencies, d)

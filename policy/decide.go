@@ -65,6 +65,8 @@ type Back struct {
 type Progress struct {
 	// Plan is the plan's summary.
 	Plan Plan `json:"plan"`
+	// TimeScale is how fast the times of the plan pass.
+	TimeScale TimeScale `json:"timeScale,omitempty"`
 	// Author is whoever started the rollout.
 	Author    string         `json:"author,omitempty"`
 	Waves     []WaveProgress `json:"waves"`
@@ -246,7 +248,7 @@ func (p Progress) approval(i int, now time.Time) Decision {
 		}
 		d.Awaiting = true
 		if c.Within > 0 {
-			end := p.Waves[i].AskedAt.Add(time.Duration(c.Within))
+			end := p.Waves[i].AskedAt.Add(p.TimeScale.Of(time.Duration(c.Within)))
 			if now.Before(end) {
 				wait.Next = end
 				if d.Next.IsZero() || end.Before(d.Next) {

@@ -176,6 +176,9 @@ func (r *rollout) plan(ctx workflow.Context) error {
 	}
 	r.take(out.Plan)
 	r.note(ctx, whoSluice, fmt.Sprintf("planned %d targets in %d waves", out.Plan.Targets, len(out.Plan.Waves)), "plan "+out.Plan.Digest)
+	if r.progress.TimeScale = out.TimeScale; out.TimeScale > 1 {
+		r.note(ctx, whoSluice, fmt.Sprintf("time passes %g times as fast as the documents say", float64(out.TimeScale)), "the worker's time scale, for development only")
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,15 +18,41 @@ import (
 	"github.com/seed-a0a4f4e3/sluice/cmd/internal/config"
 	"github.com/seed-a0a4f4e3/sluice/cmd/internal/embed"
 	"github.com/seed-a0a4f4e3/sluice/cmd/internal/wire"
+	"github.com/seed-a0a4f4e3/sluice/policy"
 )
 
 // dialTimeout bounds the first call to a server of this very process, which has just answered.
 const dialTimeout = 10 * time.Second
 
+// scale is the flag of a time scale.
+type scale policy.TimeScale
+
+// maxScale is a year in half a minute: beyond it everything takes its least time anyway.
+const maxScale = 1_000_000
+
+func (s *scale) Set(text string) error {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(n >= 1 && n <= maxScale) { // NaN is neither
+		return fmt.Errorf("it must be a number from 1 to %d", maxScale)
+	}
+	*s = scale(n)
+	return nil
+}
+
+func (s *scale) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(float64(*s), 'g', -1, 64)
+}
+
+func (s *scale) Type() string { return "number" }
+
 // upOptions are what `up` is asked.
 type upOptions struct {
 	data, config string
 	port, uiPort uint16
+	timeScale    scale
 	stdout       io.Writer
 	logger       *slog.Logger
 	// program is what the person called.
@@ -53,6 +80,7 @@ restart. Ctrl-C stops it.`,
 	cmd.Flags().StringVar(&o.data, "data", "", "the data folder (default: dev in the worker's, which is the configuration's, $SLUICE_DATA, else sluice in the state folder)")
 	cmd.Flags().StringVar(&o.config, "config", "", "the worker's configuration file (default: no connections)")
 	cmd.Flags().Uint16Var(&o.port, "port", 7233, "where Temporal listens; 0 takes a free one")
+	cmd.Flags().Var(&o.timeScale, "time-scale", "how many times as fast intervals, delays and soaks pass, none below 1s; 60 shows an hour's rollout in a minute (default 1)")
 	cmd.Flags().Uint16Var(&o.uiPort, "ui-port", 8233, "where its UI listens; 0 takes a free one")
 	return cmd
 }
@@ -90,7 +118,7 @@ func up(ctx context.Context, o upOptions) (err error) {
 		return fmt.Errorf("connect to the server that was started at %s: %w", server.HostPort(), err)
 	}
 	defer c.Close()
-	worker, err := wire.NewWorker(ctx, c, wire.Options{Config: file, DataDir: data, Namespace: server.Namespace(), Logger: o.logger})
+	worker, err := wire.NewWorker(ctx, c, wire.Options{Config: file, DataDir: data, Namespace: server.Namespace(), Logger: o.logger, TimeScale: policy.TimeScale(o.timeScale)})
 	if err != nil {
 		return err
 	}
@@ -125,12 +153,16 @@ func writePlaces(o upOptions, server *embed.Server, data string) error {
 	if file == "" {
 		file = "none; --config FILE names one, for the connections that checks measure over"
 	}
+	pace := ""
+	if o.timeScale > 1 {
+		pace = fmt.Sprintf("\n  time scale     %s: intervals, delays and soaks pass that many times as fast as the documents say", &o.timeScale)
+	}
 	_, err := fmt.Fprintf(o.stdout, `Sluice is up. Ctrl-C stops it; rollouts go on when it is started again.
 
   Temporal       %s, namespace %s
   UI             %s
   data folder    %s
-  configuration  %s
+  configuration  %s%s
 
 In another terminal:
 
@@ -138,7 +170,7 @@ In another terminal:
   %s validate -f DIR                                        check documents
   %s start DEPLOYMENT@VERSION -e ENVIRONMENT -f DIR --wait  start a rollout and follow it
   %s list                                                   what runs and what ran
-`, server.HostPort(), server.Namespace(), server.UIURL(), data, file, server.HostPort(), server.Namespace(), o.program, o.program, o.program)
+`, server.HostPort(), server.Namespace(), server.UIURL(), data, file, pace, server.HostPort(), server.Namespace(), o.program, o.program, o.program)
 	return err
 }
 

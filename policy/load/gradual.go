@@ -102,6 +102,8 @@ func (s *session) resolveWaits() {
 						names = append(names, name)
 					}
 				}
+				slices.Sort(names)
+				names = slices.Compact(names)
 				s.fault(ref.place, ref.path, "no target, policy, environment or deployment of the name %q%s", ref.name, knownOr(suggest(ref.name, names), names))
 			case found[0] == policy.WaitForPolicy && ref.name == w.name:
 				s.fault(ref.place, ref.path, "policy %q would wait for itself", ref.name)

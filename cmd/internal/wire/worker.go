@@ -25,6 +25,7 @@ import (
 	"github.com/seed-a0a4f4e3/sluice/executors/command"
 	"github.com/seed-a0a4f4e3/sluice/executors/sim"
 	"github.com/seed-a0a4f4e3/sluice/inventory/ledger/sqlite"
+	"github.com/seed-a0a4f4e3/sluice/policy"
 	"github.com/seed-a0a4f4e3/sluice/workflows"
 )
 
@@ -63,6 +64,8 @@ type Options struct {
 	Runner []string
 	// Environ is the environment that command steps take their few variables from; nil means the process's.
 	Environ []string
+	// TimeScale shortens what rollouts wait for, on a development machine; 0 is the real time.
+	TimeScale policy.TimeScale
 	// Now is the clock of activities; nil means time.Now.
 	Now func() time.Time
 	// At is called at named points of activities, see activities.Activities.
@@ -128,7 +131,7 @@ func NewWorker(ctx context.Context, c client.Client, o Options) (_ *Worker, err 
 		OnFatalError:                           fatal,
 	})
 	workflows.Register(w.control, w.target, &activities.Activities{
-		Executors: registry, Connections: connections, Plan: Plan, Evaluator: evaluator{}, Blobs: store, Log: store, Now: o.Now, At: o.At,
+		Executors: registry, Connections: connections, Plan: Plan, Evaluator: evaluator{}, Blobs: store, Log: store, TimeScale: o.TimeScale, Now: o.Now, At: o.At,
 	})
 	for _, one := range []struct {
 		queue  string
