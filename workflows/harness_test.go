@@ -6,15 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
 
 	"github.com/seed-a0a4f4e3/sluice/activities"
 	"github.com/seed-a0a4f4e3/sluice/activities/metrics"
@@ -38,6 +41,9 @@ type fleet struct {
 	// loseAnswers makes Submit fail after it has done its work.
 	loseAnswers bool
 	operations  map[string]executors.Result
+	// now is the clock, at when each submit was asked, beside asked.
+	now func() time.Time
+	at  []time.Time
 }
 
 func newFleet(names ...string) *fleet {
@@ -62,7 +68,7 @@ func (f *fleet) Submit(_ context.Context, c executors.Change) (executors.Ticket,
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := string(c.Direction) + " " + c.Target.Name
-	f.asked = append(f.asked, key+" "+c.Version)
+	f.asked, f.at = append(f.asked, key+" "+c.Version), append(f.at, f.now())
 	result := executors.Result{Outcome: executors.Succeeded}
 	if act := f.on[key]; act != nil {
 		r, err := act()
@@ -166,12 +172,19 @@ type world struct {
 // newWorld plans one rollout of web v2 to prod over the named targets, with one policy, and is ready to run it.
 func newWorld(t *testing.T, p policy.Policy, names ...string) *world {
 	t.Helper()
+	return newWorldOf(t, []policy.Policy{p}, names...)
+}
+
+// newWorldOf is newWorld with any policies.
+func newWorldOf(t *testing.T, policies []policy.Policy, names ...string) *world {
+	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	w := &world{t: t, env: suite.NewTestWorkflowEnvironment(), fleet: newFleet(names...), ledger: ledgertest.NewMemory()}
 	w.gauge = &gauge{value: func(string, time.Time) metrics.Sample { return metrics.Sample{Result: map[string]any{"value": 1.0}} }}
+	w.fleet.now = w.env.Now
 	w.env.SetTestTimeout(time.Minute)
-	w.env.SetWorkerOptions(worker.Options{WorkflowPanicPolicy: worker.FailWorkflow})
+	w.env.SetWorkerOptions(worker.Options{WorkflowPanicPolicy: worker.FailWorkflow, Interceptors: []interceptor.WorkerInterceptor{&patient{}}})
 	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: RolloutID("prod", "web"), TaskQueue: ControlQueue})
 	w.env.SetStartTime(time.Date(2026, 11, 2, 9, 0, 0, 0, time.UTC))
 	snapshot := inventory.Snapshot{}
@@ -183,7 +196,7 @@ func newWorld(t *testing.T, p policy.Policy, names ...string) *world {
 		Environments: []policy.Environment{{Name: "prod", Selector: "true"}},
 		Deployments: []policy.Deployment{{Name: "web", Rollback: policy.RollbackPrevious, Apply: policy.Step{Name: "put", Kind: "fake", Config: json.RawMessage(`{}`),
 			Deadline: policy.Duration(time.Hour), Observes: true, Restores: true}}},
-		Policies: []policy.Policy{p},
+		Policies: policies,
 	}
 	request := policy.Request{Deployment: "web", Environment: "prod", Version: policy.Version{Name: "v2"}, BundleDigest: "sha256:b"}
 	matches := policy.Matches{}
@@ -311,4 +324,35 @@ func (w *world) record() ledger.Record {
 		w.t.Fatal(err)
 	}
 	return r
+}
+
+// patient lets activities be tried as often as a server would: the test environment ends those without a limit after ten
+// attempts.
+type patient struct{ interceptor.WorkerInterceptorBase }
+
+func (*patient) InterceptWorkflow(_ workflow.Context, next interceptor.WorkflowInboundInterceptor) interceptor.WorkflowInboundInterceptor {
+	return &patientInbound{interceptor.WorkflowInboundInterceptorBase{Next: next}}
+}
+
+type patientInbound struct {
+	interceptor.WorkflowInboundInterceptorBase
+}
+
+func (p *patientInbound) Init(next interceptor.WorkflowOutboundInterceptor) error {
+	return p.Next.Init(&patientOutbound{interceptor.WorkflowOutboundInterceptorBase{Next: next}})
+}
+
+type patientOutbound struct {
+	interceptor.WorkflowOutboundInterceptorBase
+}
+
+func (p *patientOutbound) ExecuteActivity(ctx workflow.Context, name string, args ...any) workflow.Future {
+	o := workflow.GetActivityOptions(ctx)
+	if o.RetryPolicy != nil && o.RetryPolicy.MaximumAttempts == 0 {
+		retry := *o.RetryPolicy
+		retry.MaximumAttempts = math.MaxInt32
+		o.RetryPolicy = &retry
+		ctx = workflow.WithActivityOptions(ctx, o)
+	}
+	return p.Next.ExecuteActivity(ctx, name, args...)
 }

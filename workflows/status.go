@@ -100,8 +100,11 @@ func (r *rollout) glance() Glance {
 		return BlockedIt
 	case Running, RollingBack:
 		for _, w := range r.progress.Waves {
-			if w.Phase == policy.WaveSoaking || w.Phase == policy.WaveVerified {
+			switch {
+			case w.Phase == policy.WaveSoaking || w.Phase == policy.WaveVerified:
 				return VerifyingIt
+			case w.Open && w.Counts.InFlight == 0 && len(w.Waits) > 0:
+				return WaitingIt
 			}
 		}
 		return Advancing
