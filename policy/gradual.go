@@ -108,9 +108,9 @@ func (p *planner) paceOf(target int) int {
 	return slices.IndexFunc(p.plan.Paces, func(pace Pace) bool { return pace.Policy == pol.Name }) + 1
 }
 
-// together is the order of a rollout without waves: the targets of each gradual rollout in its own order, those that
+// inGroups is the order of a rollout without waves: the targets of each gradual rollout in its own order, those that
 // nothing orders in document order, and the groups in the order in which the documents first name one of theirs.
-func (p *planner) together() []int {
+func (p *planner) inGroups() []int {
 	groups := map[int][]int{}
 	var order []int
 	for _, i := range p.members {
@@ -134,26 +134,59 @@ func (p *planner) together() []int {
 }
 
 // atOnce is how many targets without a wave rule may be in flight: one that nothing orders, and of each gradual rollout
-// one, or all of them where they may overlap. unpaced is the first of these, set only where there are both.
+// one, or all of them where they may overlap; less where some wait for all of the others. unpaced is the first of these,
+// set only where there are both.
 func (p *planner) atOnce(targets []int) (most, unpaced int) {
-	free := 0
+	groups := make([][]int, len(p.plan.Paces)+1)
 	for _, i := range targets {
-		if p.paced[i] == nil {
-			free = 1
-		}
+		groups[p.paceOf(i)] = append(groups[p.paceOf(i)], i)
 	}
-	most = free
-	for _, pace := range p.plan.Paces {
-		if pace.Overlap {
-			most += pace.Targets
-		} else {
-			most++
+	limits := make([]int, len(groups))
+	for k, group := range groups {
+		if limits[k] = min(1, len(group)); k > 0 && p.plan.Paces[k-1].Overlap {
+			limits[k] = len(group)
 		}
 	}
 	if len(p.plan.Paces) > 0 {
-		unpaced = free
+		unpaced = limits[0]
 	}
-	return most, unpaced
+	return p.together(groups, limits, nil), unpaced
+}
+
+// together is the most targets of these groups that may be in flight at one time, beside those of the chosen groups. A
+// group that waits for all of another one never is together with it.
+func (p *planner) together(groups [][]int, limits []int, chosen [][]int) int {
+	const most = 10 // groups that are looked at pair by pair; more just add up
+	if len(groups) == 0 {
+		return 0
+	}
+	without := 0
+	if len(groups) <= most {
+		without = p.together(groups[1:], limits[1:], chosen)
+		for _, other := range chosen {
+			if p.waitsForAll(groups[0], other) || p.waitsForAll(other, groups[0]) {
+				return without
+			}
+		}
+	}
+	return max(without, limits[0]+p.together(groups[1:], limits[1:], append(slices.Clone(chosen), groups[0])))
+}
+
+// waitsForAll reports whether each target of a group waits for all targets of another one.
+func (p *planner) waitsForAll(group, other []int) bool {
+	return slices.ContainsFunc(p.waits, func(d dependency) bool {
+		return len(other) > 0 && holdsAll(d.on, group) && holdsAll(d.members, other)
+	})
+}
+
+// holdsAll reports whether a sorted list has all of some targets.
+func holdsAll(list, some []int) bool {
+	for _, i := range some {
+		if _, found := slices.BinarySearch(list, i); !found {
+			return false
+		}
+	}
+	return true
 }
 
 // dependency is one waitFor in force.

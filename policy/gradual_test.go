@@ -68,8 +68,8 @@ func TestWhatIsWaitedForComesFirst(t *testing.T) {
 		t.Errorf("order: got %s, want %s", got, want)
 	}
 	w := p.Waves[0]
-	if w.MaxConcurrency != 2 || w.MaxUnpaced != 1 {
-		t.Errorf("at once: got %d, %d unpaced; want 2 and 1", w.MaxConcurrency, w.MaxUnpaced)
+	if w.MaxConcurrency != 1 || w.MaxUnpaced != 1 || w.BlastRadius != 1 {
+		t.Errorf("at once: got %d, %d unpaced, blast radius %d; want 1, as none of the rest goes with the canary", w.MaxConcurrency, w.MaxUnpaced, w.BlastRadius)
 	}
 	if c, x := w.Targets[0], w.Targets[1]; len(c.After) != 0 || c.Pace != 0 || !slices.Equal(x.After, []int{0}) || x.Pace != 1 {
 		t.Errorf("got %+v and %+v", c, x)

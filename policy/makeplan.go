@@ -386,7 +386,7 @@ func (p *planner) assign() {
 
 // assignOne puts everything into one wave, where no policy has waves.
 func (p *planner) assignOne() {
-	list := p.inSequence(p.together(), "")
+	list := p.inSequence(p.inGroups(), "")
 	if len(p.faults) > 0 {
 		return
 	}

@@ -256,7 +256,7 @@ func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgres
 		w := Wait{Reason: fmt.Sprintf("%s for %s", waitFor(waiting), s.subject(n)), Rule: "deploymentDependency", Policy: d.Policy,
 			Lifts: fmt.Sprintf("success of %s %q on this version", d.Kind, d.Name)}
 		if s.hopeless(n) {
-			w.Lifts = "retry what failed, or skip what waits for it; rollback, reject or abort ends the rollout"
+			w.Lifts = "retry what failed; what waits for it may be left out too; rollback, reject or abort ends the rollout"
 		}
 		c.outside = c.outside || d.Kind == WaitForEnvironment || d.Kind == WaitForDeployment
 		c.waits = append(c.waits, w)

@@ -224,6 +224,9 @@ func writeExplanation(f *Factory, e Explanation, s workflows.RolloutStatus) erro
 		} else {
 			grid.Row("changed", "no, a rollback leaves it alone")
 		}
+		if !t.Next.IsZero() {
+			grid.Row("next look", f.moment(t.Next))
+		}
 		if t.Attempt > 0 {
 			grid.Row("attempt", strconv.Itoa(t.Attempt))
 		}

@@ -92,6 +92,12 @@ func writeRules(text *strings.Builder, style out.Style, p policy.Plan) {
 			fmt.Fprintf(text, "  %s\n", consentOf(wave, c))
 		}
 	}
+	for _, pace := range p.Paces {
+		fmt.Fprintf(text, "  %s\n", paceOf(pace))
+	}
+	for n, d := range p.Dependencies {
+		fmt.Fprintf(text, "  %s\n", dependencyOf(p, n, d))
+	}
 	for _, m := range p.Metrics {
 		fmt.Fprintf(text, "  %s\n", metricOf(m))
 	}
@@ -247,6 +253,46 @@ func people(n int) string {
 		return "1 person"
 	}
 	return fmt.Sprintf("%d people", n)
+}
+
+// paceOf is one gradual rollout as a sentence.
+func paceOf(pace policy.Pace) string {
+	line := fmt.Sprintf("%s starts one after the other", counted(pace.Targets, "target"))
+	switch {
+	case pace.Interval > 0 && pace.Overlap:
+		line += fmt.Sprintf(", %s apart, whether those before are done or not", pace.Interval)
+	case pace.Interval > 0:
+		line += fmt.Sprintf(", %s apart and not before the one before is done", pace.Interval)
+	case pace.Overlap:
+		line = fmt.Sprintf("%s starts without waiting for each other", counted(pace.Targets, "target"))
+	default:
+		line += ", each when the one before is done"
+	}
+	if pace.Targets > 1 {
+		line = strings.Replace(line, " starts", " start", 1)
+	}
+	return line + " (" + pace.Policy + ")"
+}
+
+// dependencyOf is one dependency as a sentence.
+func dependencyOf(p policy.Plan, n int, d policy.Dependency) string {
+	waiting := 0
+	for _, wave := range p.Waves {
+		for _, t := range wave.Targets {
+			if slices.Contains(t.After, n) {
+				waiting++
+			}
+		}
+	}
+	verb := "wait"
+	if waiting == 1 {
+		verb = "waits"
+	}
+	line := fmt.Sprintf("%s %s until %s %s has succeeded on this version", counted(waiting, "target"), verb, d.Kind, out.Clean(d.Name))
+	if d.Kind == policy.WaitForPolicy {
+		line = fmt.Sprintf("%s %s until the %s of policy %s have succeeded on this version", counted(waiting, "target"), verb, counted(len(d.Targets), "target"), out.Clean(d.Name))
+	}
+	return line + " (" + d.Policy + ")"
 }
 
 // metricOf is one check as a sentence.

@@ -87,11 +87,7 @@ type Worker struct {
 func NewWorker(ctx context.Context, c client.Client, o Options) (_ *Worker, err error) {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	o.Namespace = cmp.Or(o.Namespace, client.DefaultNamespace)
-	connections, err := open(o)
-	if err != nil {
-		return nil, err
-	}
-	registry, err := executorsOf(o)
+	acts, err := Activities(o)
 	if err != nil {
 		return nil, err
 	}
@@ -130,9 +126,8 @@ func NewWorker(ctx context.Context, c client.Client, o Options) (_ *Worker, err 
 		WorkerStopTimeout:                      stopTimeout,
 		OnFatalError:                           fatal,
 	})
-	workflows.Register(w.control, w.target, &activities.Activities{
-		Executors: registry, Connections: connections, Plan: Plan, Evaluator: evaluator{}, Blobs: store, Log: store, TimeScale: o.TimeScale, Now: o.Now, At: o.At,
-	})
+	acts.Blobs, acts.Log = store, store
+	workflows.Register(w.control, w.target, acts)
 	for _, one := range []struct {
 		queue  string
 		worker worker.Worker
@@ -144,6 +139,19 @@ func NewWorker(ctx context.Context, c client.Client, o Options) (_ *Worker, err 
 	o.Logger.Info("worker started", "namespace", o.Namespace, "queues", []string{workflows.ControlQueue, workflows.TargetQueue}, "data", o.DataDir,
 		"connections", len(o.Config.Connections))
 	return w, nil
+}
+
+// Activities assembles what a worker does, without a ledger; NewWorker adds its own.
+func Activities(o Options) (*activities.Activities, error) {
+	connections, err := open(o)
+	if err != nil {
+		return nil, err
+	}
+	registry, err := executorsOf(o)
+	if err != nil {
+		return nil, err
+	}
+	return &activities.Activities{Executors: registry, Connections: connections, Plan: Plan, Evaluator: evaluator{}, TimeScale: o.TimeScale, Now: o.Now, At: o.At}, nil
 }
 
 // Failed gives the error that ends a worker by itself, e.g. a namespace that is gone. Stop must be called then too.
