@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,6 +40,40 @@ func (f *Fleet) series(now time.Time, want *selector) []series {
 		}
 	}
 	return list
+}
+
+// Gauge is what a metric of a target was at a moment, and false where there was none: the target is not known, can't be
+// reached or runs nothing. Of a moment before its last change it knows what the target's own value is without regressions.
+func (f *Fleet) Gauge(metric, name string, at time.Time) (float64, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t := f.targets[name]
+	i := slices.IndexFunc(f.scenario.Metrics, func(m Metric) bool { return m.Name == metric })
+	if t == nil || i < 0 || t.Version == "" || f.outage(t, at) >= 0 {
+		return 0, false
+	}
+	if at.Before(t.since) {
+		return t.base[i], true
+	}
+	return f.value(i, t, at), true
+}
+
+// Metrics lists the names of the metrics that every target has.
+func (f *Fleet) Metrics() []string {
+	names := make([]string, len(f.scenario.Metrics))
+	for i, m := range f.scenario.Metrics {
+		names[i] = m.Name
+	}
+	return names
+}
+
+// Names lists the targets, in order.
+func (f *Fleet) Names() []string {
+	names := make([]string, len(f.order))
+	for i, t := range f.order {
+		names[i] = t.Name
+	}
+	return names
 }
 
 // value is constant for a target but for regressions, so that whoever reads it a little later reads the same.

@@ -186,3 +186,37 @@ func TestTheDemoRegressionShowsOnlyUnderLoad(t *testing.T) {
 		}
 	})
 }
+
+// Whoever asks for the past must not be told that a version was bad before it ran.
+func TestAGaugeKnowsWhatItWasBeforeTheChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := open(t, measured, filepath.Join(t.TempDir(), "log"))
+		before := time.Now()
+		time.Sleep(time.Minute)
+		apply(t, f, "two", "a", "v2")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		changed := time.Now()
+		time.Sleep(time.Hour)
+		for _, tt := range []struct {
+			metric, target string
+			at             time.Time
+			want           float64
+			ok             bool
+		}{
+			{"write_latency_ms", "two", before, 10, true},
+			{"write_latency_ms", "two", changed.Add(29 * time.Second), 10, true},
+			{"write_latency_ms", "two", changed.Add(time.Minute), 50, true},
+			{"write_latency_ms", "eu/one", changed.Add(time.Minute), 10, true},
+			{"write_latency_ms", "three", before, 0, false},
+			{"nothing", "two", before, 0, false},
+		} {
+			if got, ok := f.Gauge(tt.metric, tt.target, tt.at); got != tt.want || ok != tt.ok {
+				t.Errorf("%s of %s at %s: got %v, %v; want %v, %v", tt.metric, tt.target, tt.at.Sub(changed), got, ok, tt.want, tt.ok)
+			}
+		}
+		if names, metrics := f.Names(), f.Metrics(); len(names) != 2 || len(metrics) != 2 || names[0] != "eu/one" || metrics[1] != "errors" {
+			t.Errorf("got targets %v and metrics %v", names, metrics)
+		}
+	})
+}

@@ -20,6 +20,8 @@ type Options struct {
 	// Listen is the address to listen on; empty means 127.0.0.1:0, a free port. The protocol has no authentication:
 	// give no address that strangers reach.
 	Listen string
+	// Beside, when not nil, may put other services about the fleet beside its protocol, on the same address.
+	Beside func(f *Fleet, protocol http.Handler) http.Handler
 }
 
 // Run simulates until ctx is done. When it listens it prints one line of JSON, {"url": "http://127.0.0.1:…"}.
@@ -46,13 +48,21 @@ func Run(ctx context.Context, o Options, stdout io.Writer) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("fleet: print the address: %w", err), listener.Close(), f.Close())
 	}
-	return errors.Join(f.Serve(ctx, listener), f.Close())
+	handler := f.Handler()
+	if o.Beside != nil {
+		handler = o.Beside(f, handler)
+	}
+	return errors.Join(serve(ctx, listener, handler), f.Close())
 }
 
 // Serve answers on the listener until ctx is done, then closes it and every connection. It does not close the fleet.
 func (f *Fleet) Serve(ctx context.Context, listener net.Listener) error {
+	return serve(ctx, listener, f.Handler())
+}
+
+func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{
-		Handler: f.Handler(),
+		Handler: handler,
 		// The slowest honest client sends a header of a few lines; the rest is a stuck connection.
 		ReadHeaderTimeout: 10 * time.Second,
 	}
