@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -17,7 +16,6 @@ import (
 	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
-	"go.temporal.io/sdk/workflow"
 
 	"github.com/seed-a0a4f4e3/sluice/activities"
 	"github.com/seed-a0a4f4e3/sluice/activities/metrics"
@@ -26,6 +24,7 @@ import (
 	"github.com/seed-a0a4f4e3/sluice/inventory/ledger"
 	"github.com/seed-a0a4f4e3/sluice/inventory/ledger/ledgertest"
 	"github.com/seed-a0a4f4e3/sluice/policy"
+	"github.com/seed-a0a4f4e3/sluice/tests/virtual"
 )
 
 // fleet is an executor over targets in memory, which notes what it was asked.
@@ -184,7 +183,7 @@ func newWorldOf(t *testing.T, policies []policy.Policy, names ...string) *world 
 	w.gauge = &gauge{value: func(string, time.Time) metrics.Sample { return metrics.Sample{Result: map[string]any{"value": 1.0}} }}
 	w.fleet.now = w.env.Now
 	w.env.SetTestTimeout(time.Minute)
-	w.env.SetWorkerOptions(worker.Options{WorkflowPanicPolicy: worker.FailWorkflow, Interceptors: []interceptor.WorkerInterceptor{&patient{}}})
+	w.env.SetWorkerOptions(worker.Options{WorkflowPanicPolicy: worker.FailWorkflow, Interceptors: []interceptor.WorkerInterceptor{virtual.Patient()}})
 	w.env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: RolloutID("prod", "web"), TaskQueue: ControlQueue})
 	w.env.SetStartTime(time.Date(2026, 11, 2, 9, 0, 0, 0, time.UTC))
 	snapshot := inventory.Snapshot{}
@@ -324,35 +323,4 @@ func (w *world) record() ledger.Record {
 		w.t.Fatal(err)
 	}
 	return r
-}
-
-// patient lets activities be tried as often as a server would: the test environment ends those without a limit after ten
-// attempts.
-type patient struct{ interceptor.WorkerInterceptorBase }
-
-func (*patient) InterceptWorkflow(_ workflow.Context, next interceptor.WorkflowInboundInterceptor) interceptor.WorkflowInboundInterceptor {
-	return &patientInbound{interceptor.WorkflowInboundInterceptorBase{Next: next}}
-}
-
-type patientInbound struct {
-	interceptor.WorkflowInboundInterceptorBase
-}
-
-func (p *patientInbound) Init(next interceptor.WorkflowOutboundInterceptor) error {
-	return p.Next.Init(&patientOutbound{interceptor.WorkflowOutboundInterceptorBase{Next: next}})
-}
-
-type patientOutbound struct {
-	interceptor.WorkflowOutboundInterceptorBase
-}
-
-func (p *patientOutbound) ExecuteActivity(ctx workflow.Context, name string, args ...any) workflow.Future {
-	o := workflow.GetActivityOptions(ctx)
-	if o.RetryPolicy != nil && o.RetryPolicy.MaximumAttempts == 0 {
-		retry := *o.RetryPolicy
-		retry.MaximumAttempts = math.MaxInt32
-		o.RetryPolicy = &retry
-		ctx = workflow.WithActivityOptions(ctx, o)
-	}
-	return p.Next.ExecuteActivity(ctx, name, args...)
 }
