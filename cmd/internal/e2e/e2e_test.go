@@ -140,7 +140,12 @@ func (l *lane) start(text, version string) workflows.RolloutInput {
 // prepare uploads documents, and plans as whoever starts a rollout does.
 func (l *lane) prepare(text, version string) workflows.RolloutInput {
 	l.t.Helper()
-	packed, digest, err := wire.Pack(documents(text))
+	return l.prepareFiles(documents(text), version)
+}
+
+func (l *lane) prepareFiles(files []load.File, version string) workflows.RolloutInput {
+	l.t.Helper()
+	packed, digest, err := wire.Pack(files)
 	if err != nil {
 		l.t.Fatal(err)
 	}
