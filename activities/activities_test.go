@@ -220,6 +220,110 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestWhatMustWaitIsNotCounted fails when a provider that asks to be left alone is asked meanwhile, or when that counts.
+func TestWhatMustWaitIsNotCounted(t *testing.T) {
+	fast := minutely(3)
+	fast.Name, fast.Interval, fast.InitialDelay = "fast", policy.Duration(10*time.Second), policy.Duration(10*time.Second)
+	b := newBench(t, minutely(2), fast)
+	b.probe.answers = func(n int) (metrics.Sample, error) {
+		now := b.probe.asked[n-1].Now
+		switch {
+		case now.Before(start.Add(25 * time.Second)):
+			return metrics.Sample{NotBefore: start.Add(25 * time.Second)}, nil
+		case now.Equal(start.Add(time.Minute)):
+			return metrics.Sample{NotBefore: now.Add(-time.Hour)}, nil
+		}
+		return value(1)
+	}
+	out := b.check(t, CheckInput{Plan: "sha256:p", Version: "v2", During: policy.DuringApply, Since: start, Targets: []CheckedTarget{{Name: "a"}}})
+	if !out.Ended || len(out.Changed) != 0 {
+		t.Errorf("ended %t, changed %v; want a pass", out.Ended, out.Changed)
+	}
+	var got []float64
+	for _, q := range b.probe.asked {
+		got = append(got, q.Now.Sub(start).Seconds())
+	}
+	// The fast one at 10 s, then when it may; the slow one a second later than it is told, for that is in the past.
+	if want := []float64{10, 25, 35, 45, 60, 61, 121}; !slices.Equal(got, want) {
+		t.Errorf("measured at %v, want %v", got, want)
+	}
+}
+
+// TestACallRemembersWhatMustWait fails when one call of a check, which measures other metrics meanwhile, asks again.
+func TestACallRemembersWhatMustWait(t *testing.T) {
+	b := newBench(t, minutely(1))
+	b.probe.answers = func(int) (metrics.Sample, error) { return metrics.Sample{NotBefore: start.Add(5 * time.Minute)}, nil }
+	p, err := b.a.planned(t.Context(), "sha256:p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &check{a: b.a, p: p, in: CheckInput{Version: "v2", Since: start}, targets: []*checked{{CheckedTarget: CheckedTarget{Name: "a"}, at: p.targets["a"],
+		indices: []int{0}, metrics: []policy.Metric{b.plan.Metrics[0].Metric}, tallies: make([]policy.Tally, 1), notBefore: make([]time.Time, 1)}}}
+	for _, minute := range []time.Duration{0, 1, 2, 4, 5} {
+		now := start.Add(minute * time.Minute)
+		if err := c.measureDue(t.Context(), now); err != nil {
+			t.Fatal(err)
+		}
+		if next := c.next(now); minute > 0 && minute < 5 && !next.Equal(start.Add(5*time.Minute)) {
+			t.Errorf("after minute %d the next measurement is at %s", minute, next)
+		}
+	}
+	if len(b.probe.asked) != 2 || c.targets[0].tallies[0].Taken() != 0 {
+		t.Errorf("asked %d times and counted %d, want 2 and none", len(b.probe.asked), c.targets[0].tallies[0].Taken())
+	}
+}
+
+// TestAWaitThatNeverEndsDoesNotEndASoak fails when a soak passes because nothing could be measured in it.
+func TestAWaitThatNeverEndsDoesNotEndASoak(t *testing.T) {
+	m := minutely(1)
+	m.During = policy.DuringSoak
+	b := newBench(t, m)
+	b.probe.answers = func(n int) (metrics.Sample, error) {
+		if n < 20 {
+			return metrics.Sample{NotBefore: b.probe.asked[n-1].Now.Add(time.Minute)}, nil
+		}
+		return value(99)
+	}
+	in := CheckInput{Plan: "sha256:p", Version: "v2", During: policy.DuringSoak, Since: start, Until: start.Add(10 * time.Minute), Targets: []CheckedTarget{{Name: "a"}}}
+	if out := b.check(t, in); len(out.Changed) != 1 || out.Changed[0].Verdict != policy.VerdictFailed || !b.clock.Equal(start.Add(20*time.Minute)) {
+		t.Errorf("got %+v at %s; want the verdict of the first measurement there was", out, b.clock)
+	}
+}
+
+func TestObserved(t *testing.T) {
+	for want, result := range map[string]map[string]any{
+		"0.3":                          {"value": 0.3},
+		"7":                            {"value": 7.0, "ok": true, "statusCode": 200.0, "query": "sum:errors{*}"},
+		`status 200, json {"up":true}`: {"status": 200.0, "body": `{"up":true}`, "json": map[string]any{"up": true}},
+		"":                             {},
+	} {
+		if got := observed(result); got != want {
+			t.Errorf("%v: got %q, want %q", result, got, want)
+		}
+	}
+}
+
+func TestBaselinesAreValues(t *testing.T) {
+	m := minutely(1)
+	m.UsesBaseline = true
+	b := newBench(t, m)
+	p, err := b.a.planned(t.Context(), "sha256:p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.probe.answers = func(int) (metrics.Sample, error) {
+		return metrics.Sample{Result: map[string]any{"value": 8.0, "query": strings.Repeat("q", portableBaselines), "body": "page"}}, nil
+	}
+	got := b.a.baselines(t.Context(), p, p.targets["a"])
+	if len(got[0]) != 1 || got[0]["value"] != 8.0 || !portable(got) {
+		t.Errorf("got %v, want the value alone", got)
+	}
+	b.probe.answers = func(int) (metrics.Sample, error) { return metrics.Sample{NotBefore: start.Add(time.Hour)}, nil }
+	if got := b.a.baselines(t.Context(), p, p.targets["a"]); got != nil {
+		t.Errorf("got %v of a provider that saw nothing", got)
+	}
+}
+
 func TestASoakMeasuresUntilItsEndAndTellsOfABadTargetAtOnce(t *testing.T) {
 	m := minutely(2)
 	m.During = policy.DuringSoak

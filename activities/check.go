@@ -101,6 +101,10 @@ func portable(baselines map[int]map[string]any) bool {
 	return err == nil && len(data) <= portableBaselines
 }
 
+// leftAlone is the least time for which a provider that asks for it is left alone, so that one that names a moment of the
+// past is not asked without a pause.
+const leftAlone = time.Second
+
 // measuredAtOnce is how many measurements of one check run together.
 const measuredAtOnce = 16
 
@@ -120,6 +124,9 @@ type checked struct {
 	indices []int
 	metrics []policy.Metric
 	tallies []policy.Tally
+	// notBefore is, by metric, until when its provider asked to be left alone; zero: not at all. It is not kept: a check
+	// that goes on elsewhere asks again and is told again.
+	notBefore []time.Time
 }
 
 // Check measures targets until their verdict is known. Idempotent and read-only; what it has counted survives a crash
@@ -150,7 +157,7 @@ func (a *Activities) Check(ctx context.Context, in CheckInput) (CheckOutput, err
 				one.indices, one.metrics = append(one.indices, m), append(one.metrics, a.TimeScale.Metric(metric))
 			}
 		}
-		one.tallies = make([]policy.Tally, len(one.metrics))
+		one.tallies, one.notBefore = make([]policy.Tally, len(one.metrics)), make([]time.Time, len(one.metrics))
 		for i := range one.tallies {
 			if i < len(t.Counted) {
 				one.tallies[i] = t.Counted[i].tally()
@@ -281,6 +288,15 @@ func (c *check) due(t *checked, i int) bool {
 	return verdict == policy.VerdictRunning
 }
 
+// at is when metric i of a target is to be measured next: when it is due, and not while its provider is to be left alone.
+func (c *check) at(t *checked, i int, m policy.Metric) time.Time {
+	at := policy.NextMeasurement(m, t.tallies[i], c.in.Since)
+	if t.notBefore[i].After(at) {
+		return t.notBefore[i]
+	}
+	return at
+}
+
 // next is the earliest moment at which something is due, or the soak's end.
 func (c *check) next(now time.Time) time.Time {
 	next := now.Add(time.Hour)
@@ -289,7 +305,7 @@ func (c *check) next(now time.Time) time.Time {
 	}
 	for _, t := range c.targets {
 		for i, m := range t.metrics {
-			if at := policy.NextMeasurement(m, t.tallies[i], c.in.Since); c.due(t, i) && at.Before(next) {
+			if at := c.at(t, i, m); c.due(t, i) && at.Before(next) {
 				next = at
 			}
 		}
@@ -302,30 +318,47 @@ func (c *check) measureDue(ctx context.Context, now time.Time) error {
 	g.SetLimit(measuredAtOnce)
 	for _, t := range c.targets {
 		for i, m := range t.metrics {
-			if !c.due(t, i) || policy.NextMeasurement(m, t.tallies[i], c.in.Since).After(now) {
+			if !c.due(t, i) || c.at(t, i, m).After(now) {
 				continue
 			}
 			g.Go(func() error {
-				measured := c.a.measure(ctx, c.p, t.at, m, t.Baselines[t.indices[i]], c.in, now)
-				if ctx.Err() == nil {
-					c.mu.Lock()
-					t.tallies[i] = t.tallies[i].Add(measured)
-					c.mu.Unlock()
+				measured, notBefore := c.a.measure(ctx, c.p, t.at, m, t.Baselines[t.indices[i]], c.in, now)
+				if ctx.Err() != nil {
+					return ctx.Err()
 				}
-				return ctx.Err()
+				if !notBefore.IsZero() {
+					// No other measurement of the metric runs, so this needs no lock.
+					t.notBefore[i] = later(notBefore, now.Add(leftAlone))
+					return nil
+				}
+				c.mu.Lock()
+				t.tallies[i] = t.tallies[i].Add(measured)
+				c.mu.Unlock()
+				return nil
 			})
 		}
 	}
 	return g.Wait()
 }
 
-// measure takes and judges one measurement.
-func (a *Activities) measure(ctx context.Context, p *planned, t plannedTarget, m policy.Metric, baseline map[string]any, in CheckInput, now time.Time) policy.Measurement {
+// later is the later of two moments.
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// measure takes and judges one measurement. With a moment that is not zero there is none: it is to be tried again then.
+func (a *Activities) measure(ctx context.Context, p *planned, t plannedTarget, m policy.Metric, baseline map[string]any, in CheckInput, now time.Time) (policy.Measurement, time.Time) {
 	out := policy.Measurement{At: now, Metric: m.Name}
 	v := vars(p.plan, t.target, policy.Version{Name: in.Version, Artifacts: p.plan.Version.Artifacts, Params: p.plan.Version.Params})
 	v["args"] = mapOr(m.Args)
 	o := policy.Observation{}
 	sample, err := a.sample(ctx, m, v, in.Since, now)
+	if err == nil && !sample.NotBefore.IsZero() {
+		return policy.Measurement{}, sample.NotBefore
+	}
 	if err != nil {
 		o.Err = err.Error()
 	} else {
@@ -341,7 +374,7 @@ func (a *Activities) measure(ctx context.Context, p *planned, t plannedTarget, m
 	}
 	out.Kind, out.Reason = policy.Judge(m, o)
 	out.Reason = clip(out.Reason, 300)
-	return out
+	return out, time.Time{}
 }
 
 func (a *Activities) conditions(ctx context.Context, m policy.Metric, v map[string]any) policy.Observation {
@@ -388,12 +421,13 @@ func (a *Activities) baselines(ctx context.Context, p *planned, t plannedTarget)
 		v := vars(p.plan, t.target, p.plan.Version)
 		v["args"] = mapOr(m.Args)
 		sample, err := a.sample(ctx, m, v, time.Time{}, a.now())
-		if err != nil || sample.Problem != "" || sample.NoData {
+		if err != nil || sample.Problem != "" || sample.NoData || !sample.NotBefore.IsZero() {
 			continue
 		}
 		// Baselines travel with the target to its soak: what a page looked like is too much for that, and its parsed
-		// form is what conditions compare.
+		// form is what conditions compare. What was asked is no value.
 		delete(sample.Result, "body")
+		delete(sample.Result, "query")
 		if data, err := json.Marshal(sample.Result); err != nil || len(data) > maxBaseline {
 			continue
 		}
@@ -447,9 +481,10 @@ func listed(open map[string]metrics.Provider) string {
 	return strings.Join(slices.Sorted(maps.Keys(open)), ", ")
 }
 
+// observed is a result as text: its value alone where it has one, else everything in it.
 func observed(result map[string]any) string {
-	if v, ok := result["value"]; ok && len(result) == 1 {
-		return fmt.Sprint(v)
+	if v, ok := result["value"]; ok {
+		return clip(fmt.Sprint(v), 200)
 	}
 	// Of an HTTP answer the parsed form says what the body says.
 	var parts []string

@@ -31,6 +31,9 @@ type Sample struct {
 	// Problem, when not empty, is why nothing may be concluded whatever the condition says: no data, NaN, an infinite
 	// value, a partial answer, a warning, more series than expected, data older than the change.
 	Problem string `json:"problem,omitempty"`
+	// NotBefore, when not zero, says: measure again then; nothing was seen, and nothing counts. It is for what must wait
+	// before there can be an answer: data that is not there yet, a rate limit.
+	NotBefore time.Time `json:"notBefore,omitzero"`
 }
 
 // Provider takes measurements over one connection.
