@@ -60,10 +60,15 @@ type Connection struct {
 	URL string
 	// Token is sent as a bearer token when not empty.
 	Token string
+	// APIKey and AppKey are what kinds with Keys authenticate with, in place of Token.
+	APIKey, AppKey string
 	// Headers are sent with each request.
 	Headers map[string]string
 	// Timeout bounds one request; zero means 10 s.
 	Timeout time.Duration
+	// TimeScale divides a provider's own waiting, for tests and demonstrations in rapid time: how old data must be, how far
+	// back is looked, how long its buckets are. 0 and 1: none. Nothing scaled is below 1 s.
+	TimeScale float64
 }
 
 // Kind is one entry of the visible list of providers.
@@ -72,6 +77,8 @@ type Kind struct {
 	Name string
 	// NeedsConnection reports whether a metric of this type must have a connection.
 	NeedsConnection bool
+	// Keys reports whether a connection authenticates with an API key and an application key, and not with a token.
+	Keys bool
 	// Decode checks the provider's configuration (without type and connection), templates not yet rendered; the error
 	// is a Faults value that lists every fault by field path.
 	Decode func(config json.RawMessage) error
