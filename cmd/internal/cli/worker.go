@@ -33,6 +33,7 @@ The configuration file says where the outside systems are:
 
   connections:
     main: {type: prometheus, url: "https://prometheus.example:9090", tokenFrom: {env: PROMETHEUS_TOKEN}, timeout: 10s}
+    dd: {type: datadog, url: "https://api.datadoghq.eu", apiKeyFrom: {env: DD_API_KEY}, appKeyFrom: {file: app.key}}
   data: /var/lib/sluice`,
 		Example: `  sluice worker --config /etc/sluice/worker.yaml`,
 		Args:    exactArgs(0, "worker takes flags only"),

@@ -39,10 +39,20 @@ type Connection struct {
 	URL string `json:"url,omitempty"`
 	// Token is what tokenFrom named; it is sent as a bearer token when not empty.
 	Token Secret `json:"token,omitempty"`
+	// APIKey and AppKey are what apiKeyFrom and appKeyFrom named: the credentials of types with keys.
+	APIKey Secret `json:"apiKey,omitempty"`
+	AppKey Secret `json:"appKey,omitempty"`
 	// Headers are sent with each request.
 	Headers map[string]Secret `json:"headers,omitempty"`
 	// Timeout bounds one request; zero means the provider's own default, 10 s.
 	Timeout time.Duration `json:"timeout,omitempty"`
+}
+
+// Type is a connection type that this program knows.
+type Type struct {
+	Name string
+	// Keys reports whether its connections authenticate with an API key and an application key, and not with a token.
+	Keys bool
 }
 
 // Fault is one thing wrong with the file.
@@ -75,12 +85,12 @@ func (f Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// maxSecret bounds a token file; a longer one is not a token but a mistake in the path.
+// maxSecret bounds the file of a token or key; a longer one is none but a mistake in the path.
 const maxSecret = 64 << 10
 
-// Load reads a configuration file. types are the connection types that this program knows; getenv looks up tokens.
-// The error is Faults when the content is at fault.
-func Load(file string, types []string, getenv func(string) string) (Config, error) {
+// Load reads a configuration file. types are the connection types that this program knows; getenv looks up tokens and
+// keys. The error is Faults when the content is at fault.
+func Load(file string, types []Type, getenv func(string) string) (Config, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return Config{}, fmt.Errorf("read the worker's configuration: %w", err)
@@ -88,9 +98,9 @@ func Load(file string, types []string, getenv func(string) string) (Config, erro
 	return Parse(file, data, types, getenv)
 }
 
-// Parse is Load on bytes; file only names them in faults. A relative tokenFrom.file or data is meant relative to the
-// file's folder.
-func Parse(file string, data []byte, types []string, getenv func(string) string) (Config, error) {
+// Parse is Load on bytes; file only names them in faults. A relative path in it is meant relative to the file's
+// folder.
+func Parse(file string, data []byte, types []Type, getenv func(string) string) (Config, error) {
 	r := reader{file: file, types: types, getenv: getenv}
 	tree, err := parser.ParseBytes(data, 0)
 	if err != nil {
@@ -134,7 +144,7 @@ func DataDir(configured string, getenv func(string) string) (string, error) {
 // reader walks the file and collects faults.
 type reader struct {
 	file   string
-	types  []string
+	types  []Type
 	getenv func(string) string
 	faults Faults
 }
@@ -166,15 +176,27 @@ func (r *reader) connection(name string, node ast.Node, path string) Connection 
 	if !nameable(name) {
 		r.fault(node, path, "a name is 1 to 63 of a-z A-Z 0-9 - _ .")
 	}
+	credentials := map[string]ast.Node{}
 	r.mapping(node, path, []field{
 		{"type", func(node ast.Node, path string) {
 			c.Type = r.text(node, path)
-			if c.Type != "" && !slices.Contains(r.types, c.Type) {
-				r.fault(node, path, fmt.Sprintf("%q is not known; known types: %s", c.Type, strings.Join(r.types, ", ")))
+			if c.Type != "" && !slices.ContainsFunc(r.types, func(t Type) bool { return t.Name == c.Type }) {
+				r.fault(node, path, fmt.Sprintf("%q is not known; known types: %s", c.Type, r.known()))
 			}
 		}},
 		{"url", func(node ast.Node, path string) { c.URL = r.url(node, path) }},
-		{"tokenFrom", func(node ast.Node, path string) { c.Token = r.token(node, path) }},
+		{"tokenFrom", func(node ast.Node, path string) {
+			credentials["tokenFrom"] = node
+			c.Token = r.secret(node, path)
+		}},
+		{"apiKeyFrom", func(node ast.Node, path string) {
+			credentials["apiKeyFrom"] = node
+			c.APIKey = r.secret(node, path)
+		}},
+		{"appKeyFrom", func(node ast.Node, path string) {
+			credentials["appKeyFrom"] = node
+			c.AppKey = r.secret(node, path)
+		}},
 		{"headers", func(node ast.Node, path string) {
 			c.Headers = map[string]Secret{}
 			r.each(node, path, func(name string, node ast.Node, path string) {
@@ -200,12 +222,42 @@ func (r *reader) connection(name string, node ast.Node, path string) Connection 
 		}},
 	})
 	if c.Type == "" {
-		r.missing(node, path+".type", "known types: "+strings.Join(r.types, ", "))
+		r.missing(node, path+".type", "known types: "+r.known())
 	}
 	if c.URL == "" {
 		r.missing(node, path+".url", "the base address, such as http://prometheus:9090")
 	}
+	if at := slices.IndexFunc(r.types, func(t Type) bool { return t.Name == c.Type }); at >= 0 {
+		r.credentials(r.types[at], node, path, credentials)
+	}
 	return c
+}
+
+// credentials checks that the credentials written are those of the connection's type.
+func (r *reader) credentials(t Type, node ast.Node, path string, written map[string]ast.Node) {
+	wrong, hint := []string{"apiKeyFrom", "appKeyFrom"}, "type %s has no keys; use tokenFrom or headers"
+	if t.Keys {
+		wrong, hint = []string{"tokenFrom"}, "type %s takes no token; use apiKeyFrom and appKeyFrom"
+		for _, name := range []string{"apiKeyFrom", "appKeyFrom"} {
+			if written[name] == nil {
+				r.missing(node, path+"."+name, "{env: NAME} or {file: PATH}")
+			}
+		}
+	}
+	for _, name := range wrong {
+		if written[name] != nil {
+			r.fault(written[name], path+"."+name, fmt.Sprintf(hint, t.Name))
+		}
+	}
+}
+
+// known lists the types that there are.
+func (r *reader) known() string {
+	names := make([]string, len(r.types))
+	for i, t := range r.types {
+		names[i] = t.Name
+	}
+	return strings.Join(names, ", ")
 }
 
 // url reads a base address. One that carries a password is refused, because addresses are shown.
@@ -224,8 +276,8 @@ func (r *reader) url(node ast.Node, path string) string {
 	return text
 }
 
-// token reads tokenFrom and what it names.
-func (r *reader) token(node ast.Node, path string) Secret {
+// secret reads tokenFrom, apiKeyFrom or appKeyFrom, and what it names.
+func (r *reader) secret(node ast.Node, path string) Secret {
 	var env, file string
 	r.mapping(node, path, []field{
 		{"env", func(node ast.Node, path string) { env = r.text(node, path) }},
@@ -235,23 +287,23 @@ func (r *reader) token(node ast.Node, path string) Secret {
 	case (env == "") == (file == ""):
 		r.fault(node, path, "exactly one of env and file is needed")
 	case env != "":
-		token := Secret(strings.TrimSpace(r.getenv(env)))
-		if token == "" {
+		secret := Secret(strings.TrimSpace(r.getenv(env)))
+		if secret == "" {
 			r.fault(node, path+".env", fmt.Sprintf("the environment variable %s is not set", env))
 		}
-		return token
+		return secret
 	default:
 		data, err := os.ReadFile(file)
-		token := Secret(strings.TrimSpace(string(data)))
+		secret := Secret(strings.TrimSpace(string(data)))
 		switch {
 		case err != nil:
 			r.fault(node, path+".file", err.Error())
-		case token == "":
+		case secret == "":
 			r.fault(node, path+".file", file+" is empty")
 		case len(data) > maxSecret:
-			r.fault(node, path+".file", file+" is longer than a token can be")
+			r.fault(node, path+".file", file+" is longer than a secret can be")
 		}
-		return token
+		return secret
 	}
 	return ""
 }

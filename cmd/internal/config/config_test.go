@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 // types are those of the tests; the real ones come from the assembly.
-var types = []string{"http", "prometheus"}
+var types = []Type{{Name: "datadog", Keys: true}, {Name: "http"}, {Name: "prometheus"}}
 
 // env is a fixed environment.
 func env(pairs map[string]string) func(string) string {
@@ -27,7 +27,7 @@ func env(pairs map[string]string) func(string) string {
 }
 
 func TestLoadReadsEveryField(t *testing.T) {
-	got, err := Load("testdata/full.yaml", types, env(map[string]string{"PROM_TOKEN": " s3cret\n"}))
+	got, err := Load("testdata/full.yaml", types, env(map[string]string{"PROM_TOKEN": " s3cret\n", "DD_API_KEY": "k3y"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,6 +37,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 			{Name: "main", Type: "prometheus", URL: "https://prometheus.example:9090/base", Token: "s3cret", Timeout: 5 * time.Second,
 				Headers: map[string]Secret{"X-Scope-Orgid": "tenant"}},
 			{Name: "probe", Type: "http", URL: "http://probe.example", Token: "from-file"},
+			{Name: "dd", Type: "datadog", URL: "https://api.datadoghq.eu", APIKey: "k3y", AppKey: "from-file"},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -74,7 +75,7 @@ func TestLoadReportsEveryFaultByFieldPath(t *testing.T) {
 }
 
 func TestNoSecretPrintsItself(t *testing.T) {
-	c := Connection{Name: "main", Token: "s3cret", Headers: map[string]Secret{"Authorization": "s3cret"}}
+	c := Connection{Name: "main", Token: "s3cret", APIKey: "s3cret", AppKey: "s3cret", Headers: map[string]Secret{"Authorization": "s3cret"}}
 	var log bytes.Buffer
 	slog.New(slog.NewTextHandler(&log, nil)).Info("opened", "connection", c, "token", c.Token)
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("opened", "connection", c, "token", c.Token)

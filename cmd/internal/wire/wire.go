@@ -16,8 +16,10 @@ import (
 
 	"github.com/seed-a0a4f4e3/sluice/activities"
 	"github.com/seed-a0a4f4e3/sluice/activities/metrics"
+	"github.com/seed-a0a4f4e3/sluice/activities/metrics/datadog"
 	"github.com/seed-a0a4f4e3/sluice/activities/metrics/http"
 	"github.com/seed-a0a4f4e3/sluice/activities/metrics/prometheus"
+	"github.com/seed-a0a4f4e3/sluice/cmd/internal/config"
 	"github.com/seed-a0a4f4e3/sluice/executors"
 	"github.com/seed-a0a4f4e3/sluice/executors/command"
 	"github.com/seed-a0a4f4e3/sluice/executors/sim"
@@ -34,16 +36,16 @@ func executorKinds() []executors.Kind {
 
 // providerKinds is the list of metric providers.
 func providerKinds() []metrics.Kind {
-	return []metrics.Kind{prometheus.Kind(), http.Kind()}
+	return []metrics.Kind{prometheus.Kind(), http.Kind(), datadog.Kind()}
 }
 
 // ConnectionTypes lists the types that a connection in the worker's configuration may have.
-func ConnectionTypes() []string {
-	var types []string
+func ConnectionTypes() []config.Type {
+	var types []config.Type
 	for _, kind := range providerKinds() {
-		types = append(types, kind.Name)
+		types = append(types, config.Type{Name: kind.Name, Keys: kind.Keys})
 	}
-	slices.Sort(types)
+	slices.SortFunc(types, func(a, b config.Type) int { return strings.Compare(a.Name, b.Name) })
 	return types
 }
 

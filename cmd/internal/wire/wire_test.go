@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,12 +132,80 @@ func TestEvaluatorKnowsEveryVariable(t *testing.T) {
 	}
 }
 
+// TestDatadogMetricsAreLoaded fails when a metric that is written as Ctrlplane's guide has it is not accepted, or when
+// credentials in it are.
+func TestDatadogMetricsAreLoaded(t *testing.T) {
+	const rule = `
+type: Policy
+name: production
+rules:
+  - verification:
+      metrics:
+        - name: error-rate
+          provider:
+            type: datadog
+            query: "sum:errors{env:prod,cluster:{{.resource.name}}}"
+          successCondition: result.ok && result.value < 0.01
+          intervalSeconds: 60
+          count: 5
+        - name: cpu
+          provider:
+            type: datadog
+            intervalSeconds: 300
+            queries: {cpu: "avg:kubernetes.cpu.usage{cluster:{{.resource.name}}}"}
+            formula: cpu
+          successCondition: result.ok && result.queries.cpu != null && result.queries.cpu < 80
+`
+	bundle, err := Loader().Files([]load.File{{Name: "d.yaml", Data: []byte(documents + "---" + rule)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	vars := map[string]any{"resource": map[string]any{"name": "EU 1,cluster:us-1"}}
+	var quote func(string) string
+	for _, kind := range providerKinds() {
+		if kind.Name == "datadog" {
+			quote = kind.Quote
+		}
+	}
+	var queries []string
+	for _, p := range bundle.Policies {
+		for _, m := range p.Verification {
+			got, err := evaluator{}.RenderJSON(m.Config, vars, quote)
+			if err != nil {
+				t.Fatal(err)
+			}
+			queries = append(queries, string(got))
+		}
+	}
+	want := []string{
+		`{"query":"sum:errors{env:prod,cluster:eu_1_cluster:us-1}"}`,
+		`{"formula":"cpu","intervalSeconds":300,"queries":{"cpu":"avg:kubernetes.cpu.usage{cluster:eu_1_cluster:us-1}"}}`,
+	}
+	if diff := cmp.Diff(want, queries); diff != "" {
+		t.Error(diff)
+	}
+	_, err = Loader().Files([]load.File{{Name: "d.yaml", Data: []byte(documents + "---" + strings.Replace(rule, "type: datadog", "type: datadog\n            apiKey: k", 1))}})
+	if err == nil || !strings.Contains(err.Error(), "apiKey: credentials and site belong in the worker's connection; write `connection: NAME`") {
+		t.Errorf("a key in a document: %v", err)
+	}
+	for text, result := range map[string]map[string]any{
+		"result.ok && result.value < 0.01":                                     {"ok": true, "statusCode": 200.0, "value": 0.001},
+		"result.ok && result.queries.cpu != null && result.queries.cpu < 80":   {"ok": true, "statusCode": 200.0, "queries": map[string]any{"cpu": 7.0}},
+		"result.ok && result.statusCode == 200 && result.queries.none == null": {"ok": true, "statusCode": 200.0, "queries": map[string]any{}},
+	} {
+		if holds, err := (evaluator{}).Condition(t.Context(), policy.Expression(text), map[string]any{"result": result}); err != nil || !holds {
+			t.Errorf("%s: %t, %v", text, holds, err)
+		}
+	}
+}
+
 func TestConnectionsAreOpenedByTypeAndName(t *testing.T) {
 	wrapped := map[string]int{}
 	o := Options{
 		Config: config.Config{Connections: []config.Connection{
 			{Name: "main", Type: "prometheus", URL: "http://a.example", Token: "t", Headers: map[string]config.Secret{"X-A": "b"}, Timeout: time.Second},
 			{Name: "other", Type: "prometheus", URL: "http://b.example"},
+			{Name: "dd", Type: "datadog", URL: "https://api.datadoghq.eu", APIKey: "a", AppKey: "b"},
 		}},
 		WrapProvider: func(kind, connection string, p metrics.Provider) metrics.Provider {
 			wrapped[kind+" "+connection]++
@@ -151,6 +220,9 @@ func TestConnectionsAreOpenedByTypeAndName(t *testing.T) {
 		if connections.Open["prometheus"][name] == nil || wrapped["prometheus "+name] != 1 {
 			t.Errorf("connection %s: opened %v, wrapped %d times", name, connections.Open["prometheus"][name] != nil, wrapped["prometheus "+name])
 		}
+	}
+	if connections.Open["datadog"]["dd"] == nil || wrapped["datadog dd"] != 1 || len(connections.Open["datadog"]) != 1 {
+		t.Errorf("datadog: opened %v, wrapped %d times", connections.Open["datadog"], wrapped["datadog dd"])
 	}
 	o.Config.Connections = append(o.Config.Connections, config.Connection{Name: "odd", Type: "graphite"})
 	if _, err := open(o); err == nil {

@@ -68,6 +68,8 @@ type Options struct {
 	TimeScale policy.TimeScale
 	// Now is the clock of activities; nil means time.Now.
 	Now func() time.Time
+	// TimeScale divides the waiting that providers do of themselves, see metrics.Connection: for rapid time.
+	TimeScale float64
 	// At is called at named points of activities, see activities.Activities.
 	At func(point, target string)
 	// Wrap and WrapProvider, when not nil, may put something around each executor and each provider: a test's faults.
@@ -225,13 +227,14 @@ func open(o Options) (activities.Connections, error) {
 	for _, c := range o.Config.Connections {
 		at := slices.IndexFunc(connections.Kinds, func(k metrics.Kind) bool { return k.Name == c.Type })
 		if at < 0 {
-			return connections, fmt.Errorf("connection %q: type %q is not known; known types: %v", c.Name, c.Type, ConnectionTypes())
+			return connections, fmt.Errorf("connection %q: type %q is not known", c.Name, c.Type)
 		}
 		headers := make(map[string]string, len(c.Headers))
 		for name, value := range c.Headers {
 			headers[name] = value.Reveal()
 		}
-		err := add(connections.Kinds[at], metrics.Connection{Name: c.Name, Type: c.Type, URL: c.URL, Token: c.Token.Reveal(), Headers: headers, Timeout: c.Timeout})
+		err := add(connections.Kinds[at], metrics.Connection{Name: c.Name, Type: c.Type, URL: c.URL, Token: c.Token.Reveal(), APIKey: c.APIKey.Reveal(),
+			AppKey: c.AppKey.Reveal(), Headers: headers, Timeout: c.Timeout, TimeScale: o.TimeScale})
 		if err != nil {
 			return connections, err
 		}
