@@ -13,7 +13,9 @@ import (
 // attempts.
 func Patient() interceptor.WorkerInterceptor { return &patient{} }
 
-type patient struct{ interceptor.WorkerInterceptorBase }
+type patient struct {
+	interceptor.WorkerInterceptorBase
+}
 
 func (*patient) InterceptWorkflow(_ workflow.Context, next interceptor.WorkflowInboundInterceptor) interceptor.WorkflowInboundInterceptor {
 	return &inbound{interceptor.WorkflowInboundInterceptorBase{Next: next}}

@@ -66,8 +66,6 @@ type Provider struct {
 	scale   float64
 	api     *datadogV2.MetricsApi
 	limit   limiter
-	// now is the clock of the limit, which Datadog counts in real seconds.
-	now func() time.Time
 }
 
 var _ metrics.Provider = (*Provider)(nil)
@@ -109,7 +107,7 @@ func New(c metrics.Connection) (*Provider, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return &Provider{
-		name: c.Name, host: base.Host, timeout: c.Timeout, scale: max(c.TimeScale, 1), now: time.Now,
+		name: c.Name, host: base.Host, timeout: c.Timeout, scale: max(c.TimeScale, 1),
 		keys: map[string]client.APIKey{"apiKeyAuth": {Key: c.APIKey}, "appKeyAuth": {Key: c.AppKey}},
 		api:  datadogV2.NewMetricsApi(client.NewAPIClient(configuration)),
 	}, nil
@@ -148,6 +146,8 @@ type question struct {
 	bucket   time.Duration
 	// names are what each output of the request is; "" is the value.
 	names []string
+	// clock is the measurement's own: q.Now, and what the request has taken since.
+	clock func() time.Time
 }
 
 // output is what came back for one formula or query.
@@ -186,9 +186,11 @@ func (p *Provider) measure(ctx context.Context, q metrics.Query) (metrics.Sample
 	if early > 0 {
 		return metrics.Sample{NotBefore: q.Now.Add(early)}, nil
 	}
-	if wait := p.limit.wait(p.now()); wait > 0 {
+	if wait := p.limit.wait(q.Now); wait > 0 {
 		return metrics.Sample{NotBefore: q.Now.Add(wait)}, nil
 	}
+	asked := time.Now()
+	ask.clock = func() time.Time { return q.Now.Add(time.Since(asked)) }
 	ctx = context.WithValue(ctx, client.ContextAPIKeys, p.keys)
 	var outputs []output
 	switch c.Mode {
@@ -279,7 +281,7 @@ func (p *Provider) timeseries(ctx context.Context, ask question) ([]output, erro
 	attributes.Formulas = ask.formulas()
 	answer, response, err := p.api.QueryTimeseriesData(ctx, *datadogV2.NewTimeseriesFormulaQueryRequest(
 		*datadogV2.NewTimeseriesFormulaRequest(*attributes, datadogV2.TIMESERIESFORMULAREQUESTTYPE_TIMESERIES_REQUEST)))
-	if err := p.failed(response, err, answer.Errors, answer.UnparsedObject); err != nil {
+	if err := p.failed(ask, response, err, answer.Errors, answer.UnparsedObject); err != nil {
 		return nil, err
 	}
 	if answer.Data == nil || answer.Data.Attributes == nil || answer.Data.Attributes.UnparsedObject != nil {
@@ -377,7 +379,7 @@ func (p *Provider) scalar(ctx context.Context, ask question) ([]output, error) {
 	attributes.Formulas = ask.formulas()
 	answer, response, err := p.api.QueryScalarData(ctx, *datadogV2.NewScalarFormulaQueryRequest(
 		*datadogV2.NewScalarFormulaRequest(*attributes, datadogV2.SCALARFORMULAREQUESTTYPE_SCALAR_REQUEST)))
-	if err := p.failed(response, err, answer.Errors, answer.UnparsedObject); err != nil {
+	if err := p.failed(ask, response, err, answer.Errors, answer.UnparsedObject); err != nil {
 		return nil, err
 	}
 	if answer.Data == nil || answer.Data.Attributes == nil || answer.Data.Attributes.UnparsedObject != nil {
@@ -492,10 +494,10 @@ func (o output) problem() string {
 }
 
 // failed says what is wrong with an answer, and what to do about it.
-func (p *Provider) failed(response *http.Response, err error, inside *string, unparsed map[string]any) error {
+func (p *Provider) failed(ask question, response *http.Response, err error, inside *string, unparsed map[string]any) error {
 	limited := ""
 	if response != nil {
-		limited = p.limit.learn(response, p.now())
+		limited = p.limit.learn(response, ask.clock())
 	}
 	var refused client.GenericOpenAPIError
 	var address *url.Error

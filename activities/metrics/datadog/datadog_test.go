@@ -62,7 +62,6 @@ func newBench(t *testing.T, o fake.Options, change func(*metrics.Connection)) *b
 	if b.provider, err = New(c); err != nil {
 		t.Fatal(err)
 	}
-	b.provider.now = b.Now
 	return b
 }
 

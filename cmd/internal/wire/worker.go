@@ -68,8 +68,6 @@ type Options struct {
 	TimeScale policy.TimeScale
 	// Now is the clock of activities; nil means time.Now.
 	Now func() time.Time
-	// TimeScale divides the waiting that providers do of themselves, see metrics.Connection: for rapid time.
-	TimeScale float64
 	// At is called at named points of activities, see activities.Activities.
 	At func(point, target string)
 	// Wrap and WrapProvider, when not nil, may put something around each executor and each provider: a test's faults.
@@ -234,7 +232,7 @@ func open(o Options) (activities.Connections, error) {
 			headers[name] = value.Reveal()
 		}
 		err := add(connections.Kinds[at], metrics.Connection{Name: c.Name, Type: c.Type, URL: c.URL, Token: c.Token.Reveal(), APIKey: c.APIKey.Reveal(),
-			AppKey: c.AppKey.Reveal(), Headers: headers, Timeout: c.Timeout, TimeScale: o.TimeScale})
+			AppKey: c.AppKey.Reveal(), Headers: headers, Timeout: c.Timeout, TimeScale: float64(o.TimeScale)})
 		if err != nil {
 			return connections, err
 		}

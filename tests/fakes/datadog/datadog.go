@@ -2,7 +2,8 @@
 // set, and faults that are switched while it runs. It answers as https://docs.datadoghq.com/api/latest/metrics/ says, and
 // refuses what it does not know.
 //
-// It knows nothing of Sluice, and nothing but tests may import it.
+// It knows nothing of Sluice, and no part of a product may import it: it is for tests, and for trying things out on a
+// development machine.
 package datadog
 
 import (
@@ -12,13 +13,12 @@ import (
 	"io"
 	"math"
 	"mime"
+	"net"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 )
 
@@ -50,6 +50,8 @@ const (
 	maxPoints = 1500
 	// maxRequest bounds a request's body.
 	maxRequest = 1 << 20
+	// maxRequests is how many requests are remembered; half of them are forgotten when there are more.
+	maxRequests = 20_000
 	// limitName is what the limit is called, as in Datadog's own headers.
 	limitName = "query_timeseries_data"
 )
@@ -91,6 +93,7 @@ type Server struct {
 	URL string
 
 	options Options
+	mux     *http.ServeMux
 
 	mu       sync.Mutex
 	series   []Series
@@ -102,28 +105,54 @@ type Server struct {
 	requests []Request
 }
 
+// T is the test that a server belongs to; a *testing.T or *testing.B.
+type T interface {
+	Helper()
+	Fatal(args ...any)
+	Cleanup(func())
+}
+
 // New starts a server that ends with the test.
-func New(t testing.TB, o Options) *Server {
+func New(t T, o Options) *Server {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Serve(o)
+	s.URL = "http://" + listener.Addr().String()
+	server := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = server.Serve(listener) // until it is closed
+	}()
+	t.Cleanup(func() {
+		s.Set(None) // lets go what hangs
+		_ = server.Close()
+		<-ended
+	})
+	return s
+}
+
+// Serve returns a server to be put behind an address of the caller's; its URL is empty.
+func Serve(o Options) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	if o.MinInterval == 0 {
 		o.MinInterval = time.Second
 	}
-	s := &Server{options: o, series: o.Series, switched: make(chan struct{})}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /api/v2/query/timeseries", s.handle(s.timeseries, true))
-	mux.HandleFunc("POST /api/v2/query/scalar", s.handle(s.scalar, true))
-	mux.HandleFunc("GET /api/v1/query", s.handle(s.query, true))
-	mux.HandleFunc("GET /api/v1/validate", s.handle(s.validate, false))
-	server := httptest.NewServer(mux)
-	s.URL = server.URL
-	t.Cleanup(func() {
-		s.Set(None) // lets go what hangs
-		server.Close()
-	})
+	s := &Server{options: o, series: o.Series, switched: make(chan struct{}), mux: http.NewServeMux()}
+	s.mux.HandleFunc("POST /api/v2/query/timeseries", s.handle(s.timeseries, true))
+	s.mux.HandleFunc("POST /api/v2/query/scalar", s.handle(s.scalar, true))
+	s.mux.HandleFunc("GET /api/v1/query", s.handle(s.query, true))
+	s.mux.HandleFunc("GET /api/v1/validate", s.handle(s.validate, false))
 	return s
 }
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
 // Set switches the fault.
 func (s *Server) Set(f Fault) {
@@ -182,7 +211,9 @@ func (s *Server) handle(answer func(*call) (any, error), appKey bool) http.Handl
 		defer func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.requests = append(s.requests, c.note)
+			if s.requests = append(s.requests, c.note); len(s.requests) > maxRequests {
+				s.requests = slices.Delete(s.requests, 0, len(s.requests)-maxRequests/2)
+			}
 		}()
 		// The whole body first: only then does the server notice that a client has gone.
 		var err error
