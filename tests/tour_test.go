@@ -40,7 +40,7 @@ func TestTourWorksAsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps := tourSteps(t, string(readme))
+	steps := tourSteps(t, string(readme), "tour")
 	if len(steps) < 8 {
 		t.Fatalf("the tour has %d steps; its section or its fences were not understood", len(steps))
 	}
@@ -75,18 +75,18 @@ func TestTourWorksAsWritten(t *testing.T) {
 
 // ports are the numbers that the tour and its example use. The test puts free ones in their place, here and nowhere
 // else, so that it runs beside whatever the machine runs.
-var ports = regexp.MustCompile(`\b(7233|8233|8480)\b`)
+var ports = regexp.MustCompile(`\b(7233|8233|8480|7420)\b`)
 
 // copyTree copies the sources, without what git and builds have left there, and gives the tour free ports.
 func copyTree(t *testing.T) string {
 	t.Helper()
 	free := map[string]string{}
-	for _, port := range []string{"7233", "8233", "8480"} {
+	for _, port := range []string{"7233", "8233", "8480", "7420"} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = l.Close() }() // held until all three are known, so that they differ
+		defer func() { _ = l.Close() }() // held until all are known, so that they differ
 		_, free[port], _ = net.SplitHostPort(l.Addr().String())
 	}
 	dir := t.TempDir()
@@ -115,7 +115,7 @@ func copyTree(t *testing.T) string {
 		if err != nil {
 			return err
 		}
-		if name == "README.md" || strings.HasPrefix(name, "deploy/examples/scripts/") {
+		if name == "README.md" || strings.HasPrefix(name, "deploy/examples/") {
 			data = ports.ReplaceAllFunc(data, func(port []byte) []byte { return []byte(free[string(port)]) })
 		}
 		return os.WriteFile(to, data, info.Mode().Perm())
@@ -126,9 +126,9 @@ func copyTree(t *testing.T) string {
 	return dir
 }
 
-// tourSteps reads the tour's section: each sh block is a step, and the text block after it is what it prints, with … for
+// tourSteps reads the section whose heading has a word: each sh block is a step, and the text block after it is what it prints, with … for
 // what is left out.
-func tourSteps(t *testing.T, readme string) []step {
+func tourSteps(t *testing.T, readme, section string) []step {
 	t.Helper()
 	var (
 		steps  []step
@@ -140,7 +140,7 @@ func tourSteps(t *testing.T, readme string) []step {
 		line = strings.TrimRight(line, "\n")
 		switch {
 		case fence == "" && strings.HasPrefix(line, "## "):
-			inTour = strings.Contains(strings.ToLower(line), "tour")
+			inTour = strings.Contains(strings.ToLower(line), section)
 		case !inTour:
 		case fence == "" && strings.HasPrefix(line, "```"):
 			if fence = strings.TrimPrefix(line, "```"); fence != "sh" && fence != "text" {

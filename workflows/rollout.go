@@ -175,7 +175,7 @@ func (r *rollout) plan(ctx workflow.Context) error {
 		}
 	}
 	r.take(out.Plan)
-	r.note(ctx, whoSluice, fmt.Sprintf("planned %d targets in %d waves", out.Plan.Targets, len(out.Plan.Waves)), "plan "+out.Plan.Digest)
+	r.note(ctx, whoSluice, "planned "+counted(out.Plan.Targets, "target")+" in "+counted(len(out.Plan.Waves), "wave"), "plan "+out.Plan.Digest)
 	if r.progress.TimeScale = out.TimeScale; out.TimeScale > 1 {
 		r.note(ctx, whoSluice, fmt.Sprintf("time passes %g times as fast as the documents say", float64(out.TimeScale)), "the worker's time scale, for development only")
 	}
@@ -404,7 +404,7 @@ func (r *rollout) open(ctx workflow.Context, number int) {
 	r.openedAt[i] = workflow.Now(ctx)
 	wave := workflow.ExecuteChildWorkflow(child(ctx, id, ControlQueue, clip(summary, 300), r.subject().attributes()...), WaveType, in)
 	r.waves[i] = &line{child: wave}
-	r.note(ctx, whoSluice, fmt.Sprintf("wave %d (%s) opened: %d targets, %d at a time", number, plan.Name, plan.Size, plan.MaxConcurrency), "")
+	r.note(ctx, whoSluice, fmt.Sprintf("wave %d (%s) opened: %s, %d at a time", number, plan.Name, counted(plan.Size, "target"), plan.MaxConcurrency), "")
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		var result WaveResult
 		err := wave.Get(ctx, &result)
@@ -545,4 +545,12 @@ func (r *rollout) heard(ctx workflow.Context, report Report) {
 	if breached != "" {
 		r.stop(ctx, policy.StoppedBreach, i, breached)
 	}
+}
+
+// counted is a number of things.
+func counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
