@@ -39,6 +39,8 @@ type WaveProgress struct {
 	Counts WaveCounts `json:"counts"`
 	// Reached is how many targets were reached and have not come back.
 	Reached int `json:"reached,omitempty"`
+	// ByHand reports that a person had the whole wave taken back: nothing of it starts any more, and later waves go on.
+	ByHand bool `json:"byHand,omitempty"`
 	// AskedAt is when its approval was asked for; zero: not yet.
 	AskedAt time.Time `json:"askedAt,omitzero"`
 	// SoakUntil is when its soak ends, once it soaks.
@@ -74,6 +76,7 @@ type Progress struct {
 	Paused    bool           `json:"paused,omitempty"`
 	Stop      Stop           `json:"stop"`
 	Back      Back           `json:"back"`
+	ByHand    ByHand         `json:"byHand,omitzero"`
 	// Unrecorded reports that the ledger does not hold yet what the last wave did.
 	Unrecorded bool `json:"unrecorded,omitempty"`
 	// LateInFlight is how many single targets are being retried after their wave has closed.
@@ -127,7 +130,9 @@ type Decision struct {
 
 // Decide says what a rollout does next. It alone decides: workflows carry out what it says and ask again whenever
 // something has happened, or at Next.
-func Decide(p Progress, now time.Time) Decision {
+func Decide(p Progress, now time.Time) Decision { return p.byHand(p.decide(now)) }
+
+func (p Progress) decide(now time.Time) Decision {
 	if p.Stop.Cause != NotStopped {
 		return p.stopped()
 	}
@@ -136,6 +141,9 @@ func Decide(p Progress, now time.Time) Decision {
 		return p.held("a wave went back", "rollback", "rollback, reject or abort ends it")
 	}
 	for i, w := range p.Waves {
+		if w.ByHand && !w.Open {
+			continue
+		}
 		switch w.Phase {
 		case WaveDone, WavePassed:
 			continue
@@ -322,7 +330,7 @@ func (p Progress) held(reason, rule, lifts string) Decision {
 
 // open reports whether targets may still be in flight.
 func (p Progress) open() bool {
-	return p.LateInFlight > 0 || slices.ContainsFunc(p.Waves, func(w WaveProgress) bool { return w.Open })
+	return p.LateInFlight > 0 || p.ByHand.Returning > 0 || slices.ContainsFunc(p.Waves, func(w WaveProgress) bool { return w.Open })
 }
 
 // TotalReached is how many targets carry the change.
@@ -401,6 +409,9 @@ func (p Progress) takeBack(scope int, nothing Ending) Decision {
 	// A rollback of everything begins anew after one of a single wave.
 	if !p.Back.Begun || (p.Back.Ended && p.Back.Scope != 0 && scope == 0) {
 		if p.TotalReached() == 0 && !p.open() {
+			if n := p.taken(); n > 0 {
+				return Decision{Action: ActEnd, Ending: EndRolledBack, Reason: p.stopReason(fmt.Sprintf("each target that was reached is back, %d by hand before", n))}
+			}
 			return Decision{Action: ActEnd, Ending: nothing, Reason: p.stopReason("nothing had been reached")}
 		}
 		return Decision{Action: ActRollBack, Wave: scope, Reason: p.stopReason("rolling back"), RollingBack: true}
@@ -437,13 +448,25 @@ func (p Progress) finished() Decision {
 	if p.LateInFlight > 0 {
 		return Decision{Action: ActWait, Reason: "a single target is being retried"}
 	}
-	var failures, unreachable int
+	var failures, unreachable, succeeded int
 	for _, w := range p.Waves {
+		succeeded += w.Counts.Succeeded
 		failures += w.Counts.Failures
 		unreachable += w.Counts.Unreachable
 	}
-	if failures+unreachable > 0 {
-		return Decision{Action: ActEnd, Ending: EndSucceededWithFailures, Reason: fmt.Sprintf("%d failed and %d out of reach, within budget", failures, unreachable)}
+	byHand := ""
+	if taken := p.taken(); taken > 0 {
+		byHand = fmt.Sprintf("; %s went back by hand", count(taken, "target"))
+		if succeeded == 0 {
+			// Without a success among the others it is none.
+			if p.TotalReached() > 0 {
+				return Decision{Action: ActEnd, Ending: EndRollbackIncomplete, Reason: fmt.Sprintf("no target is left on the version%s; %d did not come back: see who needs attention", byHand, p.TotalReached())}
+			}
+			return Decision{Action: ActEnd, Ending: EndRolledBack, Reason: "no target is left on the version" + byHand}
+		}
 	}
-	return Decision{Action: ActEnd, Ending: EndSucceeded, Reason: "each wave is done"}
+	if failures+unreachable > 0 {
+		return Decision{Action: ActEnd, Ending: EndSucceededWithFailures, Reason: fmt.Sprintf("%d failed and %d out of reach, within budget%s", failures, unreachable, byHand)}
+	}
+	return Decision{Action: ActEnd, Ending: EndSucceeded, Reason: "each wave is done" + byHand}
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -42,6 +43,9 @@ type TargetProgress struct {
 	Tried bool
 	// Held reports that its checks came to no conclusion: the wave holds and asks a person.
 	Held bool
+	// ByHand reports that a person had it taken back: it is on its way back, or its state says what came of it. One that
+	// has come back has left the wave as a skipped one has.
+	ByHand bool
 	// Metrics are indices into the plan's metrics.
 	Metrics []int
 	// Pace is the number of the WaveState's pace that it keeps, from 1; 0: none. After are indices of its dependencies.
@@ -54,6 +58,8 @@ type TargetProgress struct {
 // WaveCounts are counts over the targets of a wave.
 type WaveCounts struct {
 	Failures, Unreachable, Skipped, Succeeded, InFlight, Pending int
+	// Taken is how many of the skipped ones went back by hand.
+	Taken int `json:",omitempty"`
 }
 
 // WaveState is all that DecideWave looks at.
@@ -88,6 +94,9 @@ func (s WaveState) Count() WaveCounts {
 		switch {
 		case t.State == Skipped || t.State == Removed:
 			c.Skipped++
+		case t.ByHand && t.State == RolledBack:
+			c.Skipped++
+			c.Taken++
 		case t.Counted:
 			c.Failures++
 		case t.State == Unreachable:
@@ -189,10 +198,15 @@ func DecideWave(s WaveState, now time.Time) WaveDecision {
 		return WaveDecision{Phase: WaveRunning, Reason: "trying again what was out of reach", Again: chosen.start, Next: chosen.next, Waiting: chosen.waiting, Waits: chosen.waits}
 	}
 	switch {
+	case c.Skipped == len(s.Targets) && !s.AllSkippedAccepted && c.Taken > 0:
+		return WaveDecision{Phase: WaveHeld, Reason: "each target of the wave was skipped or went back by hand"}
 	case c.Skipped == len(s.Targets) && !s.AllSkippedAccepted:
 		return WaveDecision{Phase: WaveHeld, Reason: "each target of the wave was skipped"}
 	case c.Skipped == len(s.Targets):
 		return WaveDecision{Phase: WaveVerified, Reason: "each target of the wave was skipped, and a person let it pass"}
+	case c.Succeeded == 0 && s.Control == ControlPause && slices.ContainsFunc(s.Targets, func(t TargetProgress) bool { return t.ByHand }):
+		// What a person took back is no verdict on the others before that person goes on.
+		return WaveDecision{Phase: WaveRunning, Reason: "no target of the wave is left to succeed"}
 	case c.Succeeded == 0:
 		return WaveDecision{Phase: WaveFailed, Reason: "no target of the wave succeeded"}
 	}
