@@ -107,6 +107,8 @@ type WaveSlice struct {
 	Rollback policy.RollbackPlan `json:"rollback"`
 	// CanReturn reports whether targets can go back at all.
 	CanReturn bool `json:"canReturn"`
+	// NoReturn says why they cannot.
+	NoReturn string `json:"noReturn,omitempty"`
 	// Uninstalls reports that a first install can be taken back.
 	Uninstalls bool            `json:"uninstalls,omitempty"`
 	Deadline   policy.Duration `json:"deadline"`
@@ -129,7 +131,7 @@ func (a *Activities) LoadWave(ctx context.Context, ref WaveRef) (WaveSlice, erro
 	if ref.Wave < 1 || ref.Wave > len(p.plan.Waves) {
 		return WaveSlice{}, invalid(fmt.Errorf("activities: plan %s has no wave %d", ref.Plan, ref.Wave))
 	}
-	out := WaveSlice{Wave: p.plan.Waves[ref.Wave-1], Budget: p.plan.Budget, Rollback: p.plan.Rollback, CanReturn: p.plan.NoReturn == "", Uninstalls: p.plan.Step.Uninstalls, Deadline: p.plan.Step.Deadline}
+	out := WaveSlice{Wave: p.plan.Waves[ref.Wave-1], Budget: p.plan.Budget, Rollback: p.plan.Rollback, CanReturn: p.plan.NoReturn == "", NoReturn: p.plan.NoReturn, Uninstalls: p.plan.Step.Uninstalls, Deadline: p.plan.Step.Deadline}
 	out.Wave.Soak = a.TimeScale.Duration(out.Wave.Soak)
 	for _, pace := range p.plan.Paces {
 		pace.Interval = a.TimeScale.Duration(pace.Interval)

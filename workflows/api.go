@@ -144,6 +144,9 @@ type RolloutInput struct {
 	Unguarded  bool   `json:"unguarded,omitempty"`
 	// Of is the rollout to take back, in ModeRollback.
 	Of string `json:"of,omitempty"`
+	// Target or Wave limit what is taken back, in ModeRollback.
+	Target string `json:"target,omitempty"`
+	Wave   int    `json:"wave,omitempty"`
 	// By is the starter as claimed, Reason theirs.
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
@@ -258,7 +261,10 @@ type WaveStatus struct {
 
 // RollbackStatus is a rollback under way or over.
 type RollbackStatus struct {
-	Cause     string                     `json:"cause"`
+	Cause string `json:"cause"`
+	// ByHand reports that single targets or waves were taken back, all of them counted here, and that the rollout goes on
+	// without them.
+	ByHand    bool                       `json:"byHand,omitempty"`
 	Targets   int                        `json:"targets"`
 	Counts    map[policy.TargetState]int `json:"counts,omitempty"`
 	InFlight  int                        `json:"inFlight"`
@@ -317,7 +323,7 @@ type Command struct {
 	Rollout string `json:"rollout,omitempty"`
 	// Wave is the wave meant, from 1.
 	Wave int `json:"wave,omitempty"`
-	// Target is the target meant (skip and retry).
+	// Target is the target meant (skip, retry and rollback).
 	Target string `json:"target,omitempty"`
 	// Plan is the plan digest that an approval is for; unwritten: the current one.
 	Plan string `json:"plan,omitempty"`

@@ -19,9 +19,9 @@ import (
 var descriptions = map[string]string{
 	Approve:  `Count one approval for the waiting wave, or accept what a wave holds for. JSON: {"by":"you","wave":2}`,
 	Reject:   `Stop, then do what the policy's onReject says (default: take back what was reached). JSON: {"by":"you","reason":"why"}`,
-	RollBack: `Stop and bring every target that was reached back to its previous version. JSON: {"by":"you","reason":"why"}`,
+	RollBack: `Stop and bring every target that was reached back to its previous version; with {"by":"you","target":"NAME"} or {"by":"you","wave":2} only that, then hold. JSON: {"by":"you","reason":"why"}`,
 	Pause:    `Start nothing new; what has begun finishes. JSON: {"by":"you","reason":"why"}`,
-	Resume:   `Go on after a pause, or with a rollback that is over its budget. JSON: {"by":"you"}`,
+	Resume:   `Go on after a pause, without what went back by hand, or with a rollback that is over its budget. JSON: {"by":"you"}`,
 	Skip:     `Leave one target out. JSON: {"by":"you","target":"NAME","reason":"why"}`,
 	Retry:    `Try one target again with the same version. JSON: {"by":"you","target":"NAME"}`,
 	Abort:    `Stop without a rollback; targets in flight reach a safe point. JSON: {"by":"you","reason":"why"}`,
@@ -82,7 +82,11 @@ type CommandFacts struct {
 	Planned bool
 	// Target is what is known of the command's target.
 	Target TargetFacts
-	Now    time.Time
+	// Earlier reports that the run began when no single target or wave could be taken back.
+	Earlier bool
+	// Limited is what this run takes back, when that is one target or wave of an ended rollout.
+	Limited string
+	Now     time.Time
 }
 
 // TargetFacts is what is known of the target that a command names.
@@ -92,6 +96,12 @@ type TargetFacts struct {
 	// State is where it stands, if its wave has closed; Retrying reports that it is being tried again.
 	State    policy.TargetState
 	Retrying bool
+	// Reached, From and FromKnown are as in its outcome.
+	Reached   bool
+	From      string
+	FromKnown bool
+	// Returning reports that it is on its way back. For a whole wave, Retrying and Returning are about any of its targets.
+	Returning bool
 }
 
 // Effect is what a command asks the workflow to do beside the new progress. At most one field is set.
@@ -103,6 +113,8 @@ type Effect struct {
 	SkipLater bool
 	// SkipClosed and RetryLate concern a target whose wave has closed.
 	SkipClosed, RetryLate bool
+	// TakeTarget brings back a target whose wave has closed, TakeWave what was reached of Wave.
+	TakeTarget, TakeWave bool
 	// ResumeBack lets a rollback go on that is over its budget.
 	ResumeBack bool
 }
@@ -123,6 +135,12 @@ func ApplyCommand(p policy.Progress, name string, c Command, f CommandFacts) (po
 	backing := p.Back.Begun && !p.Back.Ended
 	switch name {
 	case RollBack, Reject, Abort:
+		switch {
+		case name == RollBack && f.Limited != "":
+			return refuse("this run takes back %s of an ended rollout and nothing else; send the rollback again once it has ended", f.Limited)
+		case name == RollBack && (c.Target != "" || c.Wave != 0):
+			return applyByHand(p, c, f)
+		}
 		return applyStop(p, name, c, backing)
 	case Pause:
 		switch {
@@ -135,8 +153,17 @@ func ApplyCommand(p policy.Progress, name string, c Command, f CommandFacts) (po
 		return p, Effect{}, "paused: nothing new starts, what has begun finishes", nil
 	case Resume:
 		switch {
-		case backing && p.Back.Held != "":
+		case backing && p.Back.Held != "", p.ByHand.Held != "":
 			return p, Effect{ResumeBack: true}, "the rollback goes on with the others", nil
+		case p.ByHand.Holding && p.ByHand.Returning > 0:
+			return refuse("%s is still on the way back; send resume again once it is there, or rollback, reject or abort", p.ByHand.Names(p.Plan))
+		case p.ByHand.Holding:
+			answer := "resumed: it goes on without " + p.ByHand.Names(p.Plan)
+			if p.Paused {
+				answer += "; the pause is lifted, too"
+			}
+			p.Paused, p.ByHand.Holding, p.ByHand.Taken = false, false, nil
+			return p, Effect{}, answer, nil
 		case !p.Paused:
 			return refuse("it is not paused")
 		}
@@ -162,9 +189,6 @@ func applyStop(p policy.Progress, name string, c Command, backing bool) (policy.
 	refuse := func(format string, args ...any) (policy.Progress, Effect, string, error) {
 		return p, Effect{}, "", fmt.Errorf(format, args...)
 	}
-	if name == RollBack && (c.Target != "" || c.Wave != 0) {
-		return refuse("a rollback of one target or wave is not supported yet; without target and wave it takes back the whole rollout")
-	}
 	causes := map[string]policy.StopCause{RollBack: policy.StoppedRollback, Reject: policy.StoppedReject, Abort: policy.StoppedAbort}
 	switch {
 	case p.Stop.Cause == policy.StoppedAbort && name == RollBack:
@@ -177,7 +201,7 @@ func applyStop(p policy.Progress, name string, c Command, backing bool) (policy.
 		return p, Effect{}, "it has been stopped so already", nil
 	}
 	p.Stop = policy.Stop{Cause: causes[name], By: c.By, Reason: c.Reason}
-	p.Paused = false
+	p.Paused, p.ByHand.Holding, p.ByHand.Taken = false, false, nil
 	switch name {
 	case Reject:
 		if p.Plan.Rollback.OnReject == policy.RejectHolds {
@@ -188,6 +212,101 @@ func applyStop(p policy.Progress, name string, c Command, backing bool) (policy.
 		return p, Effect{}, "aborting: nothing new starts, targets in flight reach a safe point, nothing goes back", nil
 	}
 	return p, Effect{}, "rolling back: nothing new starts, what was reached goes back", nil
+}
+
+// applyByHand decides about the rollback of one target or of one wave. A target of an open wave is passed to that wave,
+// which knows its targets; nothing new starts from the moment of receipt all the same.
+func applyByHand(p policy.Progress, c Command, f CommandFacts) (policy.Progress, Effect, string, error) {
+	refuse := func(format string, args ...any) (policy.Progress, Effect, string, error) {
+		return p, Effect{}, "", fmt.Errorf(format, args...)
+	}
+	what := c.Target
+	switch {
+	case f.Earlier:
+		return refuse("this rollout began under a release that takes back no single target or wave; without target and wave everything goes back")
+	case !f.Planned:
+		return refuse("there is no plan yet, and nothing has been reached")
+	case p.Stop.Cause == policy.StoppedAbort:
+		return refuse("it is aborting, and nothing goes back: send the rollback again once it has ended")
+	case p.Stop.Cause == policy.StoppedSuperseded:
+		return refuse("it has started nothing and yields the lane")
+	case c.Wave < 0 || c.Wave > len(p.Waves):
+		return refuse("there is no wave %d; the plan has %d, counted from 1", c.Wave, len(p.Waves))
+	case c.Target != "" && f.Target.Wave == 0:
+		return refuse("the plan has no target %q", c.Target)
+	case c.Target != "" && c.Wave != 0 && c.Wave != f.Target.Wave:
+		return refuse("%s is in wave %d, not in wave %d", c.Target, f.Target.Wave, c.Wave)
+	}
+	number := max(c.Wave, f.Target.Wave)
+	wave := p.Waves[number-1]
+	if what == "" {
+		what = fmt.Sprintf("wave %d (%s)", number, p.Plan.Waves[number-1].Name)
+	}
+	switch {
+	case wave.Phase == policy.WavePassed:
+		return refuse("wave %d was passed over: nothing of it was reached", number)
+	case wave.Phase == policy.WavePending && c.Target != "":
+		return refuse("%s has not been reached: wave %d has not begun; skip leaves it out", c.Target, number)
+	case wave.Phase == policy.WavePending:
+		return refuse("wave %d has not begun: nothing of it was reached", number)
+	case p.GoesBack():
+		return p, Effect{}, "everything that was reached is going back already; this changes nothing", nil
+	}
+	taken := p
+	then := "; nothing new starts until resume, which goes on without it"
+	if p.Stop.Cause == policy.NotStopped {
+		taken.ByHand.Holding = true
+		taken.ByHand.Taken = append(append([]policy.Taken(nil), p.ByHand.Taken...), policy.Taken{Target: c.Target, Wave: number, By: c.By, Reason: c.Reason})
+	} else {
+		then = fmt.Sprintf("; that it was stopped (%s) stands", p.Stop.Cause)
+	}
+	if c.Target == "" {
+		switch {
+		case wave.ByHand && (wave.Open || f.Target.Returning):
+			return p, Effect{}, what + " is going back by hand already; this changes nothing", nil
+		case !wave.Open && wave.Reached == 0 && !f.Target.Retrying && wave.Counts.Taken > 0:
+			return p, Effect{}, "what was reached of " + what + " is back already; this changes nothing", nil
+		case !wave.Open && wave.Reached == 0 && !f.Target.Retrying:
+			return refuse("nothing of %s was reached, or it is back already: there is nothing to take back", what)
+		}
+		taken.Waves = append([]policy.WaveProgress(nil), p.Waves...)
+		taken.Waves[number-1].ByHand = true
+		return taken, Effect{TakeWave: true, Wave: number}, "what was reached of " + what + " goes back" + then, nil
+	}
+	switch t := f.Target; {
+	case wave.Open && wave.ByHand:
+		return p, Effect{}, fmt.Sprintf("wave %d is going back by hand already, and %s with it; this changes nothing", number, c.Target), nil
+	case wave.Open:
+		return taken, Effect{Order: RollBack, Wave: number}, fmt.Sprintf("passed to wave %d", number), nil
+	case t.Returning:
+		return p, Effect{}, c.Target + " is on its way back already; this changes nothing", nil
+	case t.Retrying:
+		return taken, Effect{TakeTarget: true, Wave: number}, c.Target + " is being tried again: it reaches a safe point first, then goes back" + then, nil
+	case t.State == policy.NoChange:
+		return refuse("%s", neverChanged(c.Target))
+	case !t.Reached && isBack(t.State, t.FromKnown):
+		return p, Effect{}, fmt.Sprintf("%s runs %s again already; this changes nothing", c.Target, versionOr(t.From)), nil
+	case !t.Reached:
+		return refuse("%s was not reached (%s): there is nothing to take back", c.Target, cmp.Or(string(t.State), "left out"))
+	}
+	return taken, Effect{TakeTarget: true, Wave: number}, fmt.Sprintf("%s goes back to %s%s", c.Target, backTo(f.Target.From, f.Target.FromKnown), then), nil
+}
+
+// isBack reports whether a target that carries the change no longer is known to have come back.
+func isBack(s policy.TargetState, fromKnown bool) bool {
+	return s == policy.RolledBack || (s == policy.Failed && fromKnown)
+}
+
+func neverChanged(target string) string {
+	return target + " ran the version already (NoChange): what was not changed is never rolled back"
+}
+
+// backTo names the version to return to.
+func backTo(from string, known bool) string {
+	if !known {
+		return "the version it had"
+	}
+	return versionOr(from)
 }
 
 func applyApprove(p policy.Progress, c Command, f CommandFacts) (policy.Progress, Effect, string, error) {
@@ -275,10 +394,16 @@ func applyTarget(p policy.Progress, name string, c Command, f CommandFacts) (pol
 	switch {
 	case f.Target.Retrying:
 		return refuse("%s is being tried again and finishes its steps first", c.Target)
+	case f.Target.Returning:
+		return refuse("%s is on its way back", c.Target)
+	case name == Skip && f.Target.State == policy.RolledBack:
+		return refuse("%s went back and is left out already", c.Target)
 	case !retriable(f.Target.State):
 		return refuse("%s is %s: there is nothing to %s", c.Target, f.Target.State, name)
 	case name == Retry && p.Paused:
 		return refuse("the rollout is paused; resume it first")
+	case name == Retry && p.ByHand.Holding:
+		return refuse("the rollout holds since %s went back by hand; resume it first", p.ByHand.Names(p.Plan))
 	case name == Skip:
 		return p, Effect{SkipClosed: true}, c.Target + " is left out", nil
 	}

@@ -32,6 +32,8 @@ func (r *rollout) skipClosed(c Command) {
 
 // retryLate tries one target of a closed wave again, and brings it back if that fails and the policy says so.
 func (r *rollout) retryLate(ctx workflow.Context, target string) {
+	byHand := r.outcomeOf(target).ByHand
+	r.outcomeOf(target).ByHand = false // an ordinary attempt again
 	r.late[target] = true
 	r.progress.LateInFlight = len(r.late)
 	workflow.Go(ctx, func(ctx workflow.Context) {
@@ -40,7 +42,7 @@ func (r *rollout) retryLate(ctx workflow.Context, target string) {
 		result := r.attemptLate(ctx, t, executors.Apply)
 		// No wave is open that could hold for a person: inconclusive is not a success, and neither are checks that were
 		// cut off although nothing was stopped.
-		if result.Held || (result.State == policy.Verifying && r.progress.Stop.Cause == policy.NotStopped) {
+		if result.Held || (result.State == policy.Verifying && r.progress.Stop.Cause == policy.NotStopped && !r.wanted(target)) {
 			result.State = policy.Failed
 		}
 		if !t.FromKnown && !t.Reached {
@@ -48,6 +50,8 @@ func (r *rollout) retryLate(ctx workflow.Context, target string) {
 		}
 		if result.State != policy.Pending { // a stop came first: it stays what it was
 			t.State, t.Reason = result.State, result.Reason
+		} else {
+			t.ByHand = byHand
 		}
 		t.Reached = t.Reached || result.Reached
 		switch t.State {
@@ -59,9 +63,11 @@ func (r *rollout) retryLate(ctx workflow.Context, target string) {
 			policy.Skipped, policy.Removed, policy.RolledBack:
 		}
 		plan := r.progress.Plan
-		if t.State == policy.Failed && t.Reached && t.FromKnown && plan.NoReturn == "" && (t.From != "" || plan.Step.Uninstalls) && plan.Rollback.OnTargetFailed == policy.TargetGoesBack && r.control() != policy.ControlStop {
+		if t.State == policy.Failed && t.Reached && t.FromKnown && plan.NoReturn == "" && (t.From != "" || plan.Step.Uninstalls) && plan.Rollback.OnTargetFailed == policy.TargetGoesBack && r.control() != policy.ControlStop && !r.wanted(target) {
 			back := r.attemptLate(ctx, t, executors.Restore)
-			t.Reached = back.Reached
+			if t.Reached = back.Reached; t.Reached {
+				t.State = policy.NeedsRecovery
+			}
 			t.Reason = clip(t.Reason+"; "+back.Reason, maxReason)
 		}
 		delete(r.late, target)

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 
 	commonpb "go.temporal.io/api/common/v1"
@@ -59,6 +60,11 @@ func (r *rollout) command(ctx workflow.Context, name string, payload *commonpb.P
 			r.seen[name+" "+c.ID] = true
 		}
 	}
+	if name == RollBack && (c.Target != "" || c.Wave != 0) && r.planned {
+		r.earlier = workflow.GetVersion(ctx, changeByHand, workflow.DefaultVersion, 1) == workflow.DefaultVersion
+		r.commandByHand(ctx, newReceipt, c, remark)
+		return
+	}
 	if (name == Skip || name == Retry) && c.Target != "" && r.planned {
 		// Which wave holds the target is looked up beside everything else, so that no stop ever waits for it.
 		workflow.Go(ctx, func(ctx workflow.Context) {
@@ -79,12 +85,8 @@ func person(by string) string { return clip(strings.TrimSpace(by), 100) }
 
 // find says what is known of a target.
 func (r *rollout) find(ctx workflow.Context, name string) (TargetFacts, error) {
-	for i := range r.outcomes {
-		for _, t := range r.outcomes[i] {
-			if t.Name == name {
-				return TargetFacts{Wave: i + 1, State: t.State, Retrying: r.late[name]}, nil
-			}
-		}
+	if facts := r.factsOf(name); facts.Wave != 0 {
+		return facts, nil
 	}
 	// A few at a time: a parent that asks for thousands at once is not let go on by the engine.
 	if err := workflow.Await(ctx, func() bool { return r.looking < maxLooking }); err != nil {
@@ -100,25 +102,46 @@ func (r *rollout) find(ctx workflow.Context, name string) (TargetFacts, error) {
 
 // apply has ApplyCommand decide about a command and carries out what it says.
 func (r *rollout) apply(ctx workflow.Context, name string, c Command, remark string, facts TargetFacts) {
-	next, effect, answer, err := ApplyCommand(r.progress, name, c, CommandFacts{Rollout: r.in.Rollout, Planned: r.planned, Target: facts, Now: workflow.Now(ctx)})
+	r.applyTo(ctx, newReceipt, name, c, remark, facts)
+}
+
+// newReceipt stands for the number of a receipt that is still to be written.
+const newReceipt = -1
+
+// applyTo is apply for a command that has been noted before, under the number of its receipt.
+func (r *rollout) applyTo(ctx workflow.Context, n int, name string, c Command, remark string, facts TargetFacts) {
+	next, effect, answer, err := ApplyCommand(r.progress, name, c, CommandFacts{Rollout: r.in.Rollout, Planned: r.planned, Target: facts, Earlier: r.earlier,
+		Limited: r.in.limited(), Now: workflow.Now(ctx)})
 	if err != nil {
-		r.receipt(ctx, name, c, false, err.Error())
+		r.refuse(ctx, n, name, c, err.Error())
 		return
 	}
 	if remark != "" {
 		answer += "; " + remark
 	}
 	r.progress = next
+	asked := c
 	c.Wave = max(c.Wave, effect.Wave, facts.Wave)
-	n := r.receipt(ctx, name, c, true, answer)
-	r.note(ctx, cmp.Or(c.By, "somebody"), name+targetOf(c), c.Reason)
+	if n == newReceipt {
+		n = r.receipt(ctx, name, c, true, answer)
+		r.note(ctx, cmp.Or(c.By, "somebody"), name+targetOf(name, c), c.Reason)
+	} else if n >= r.dropped {
+		receipt := &r.receipts[n-r.dropped]
+		receipt.Accepted, receipt.Pending, receipt.Answer, receipt.Wave = true, false, clip(answer, clipCommand), c.Wave
+	}
 	order := Order{Do: name, Target: c.Target, By: c.By, Reason: c.Reason}
 	switch {
 	case effect.Order != "":
 		r.orders++
 		order.Number = r.orders
 		r.pending[order.Number] = n
-		r.receipts[n-r.dropped].Accepted, r.receipts[n-r.dropped].Pending = false, true
+		if n >= r.dropped {
+			r.receipts[n-r.dropped].Accepted, r.receipts[n-r.dropped].Pending = false, true
+		}
+		if name == RollBack {
+			r.askWave(ctx, order, handOrder{command: asked, remark: remark, wave: effect.Wave - 1, receipt: n})
+			return
+		}
 		r.waves[effect.Wave-1].child.SignalChildWorkflow(ctx, targetSignal, order)
 	case effect.SkipLater:
 		r.skips = append(r.skips, order)
@@ -126,9 +149,16 @@ func (r *rollout) apply(ctx workflow.Context, name string, c Command, remark str
 		r.skipClosed(c)
 	case effect.RetryLate:
 		r.retryLate(ctx, c.Target)
+	case effect.TakeTarget:
+		r.takeByHand(ctx, &wayBack{wave: effect.Wave, target: c.Target, byHand: true}, c)
+	case effect.TakeWave:
+		r.takeByHand(ctx, &wayBack{wave: effect.Wave, byHand: true}, c)
 	case effect.ResumeBack:
-		r.backFree = true
+		if r.way != nil {
+			r.way.free = true
+		}
 		for _, part := range r.backOpen {
+			part.way.free = true
 			r.orders++
 			order.Number = r.orders
 			part.child.SignalChildWorkflow(ctx, targetSignal, order)
@@ -139,11 +169,26 @@ func (r *rollout) apply(ctx workflow.Context, name string, c Command, remark str
 	}
 }
 
-func targetOf(c Command) string {
-	if c.Target == "" {
-		return ""
+func targetOf(name string, c Command) string {
+	switch {
+	case c.Target != "":
+		return " " + c.Target
+	case name == RollBack && c.Wave != 0:
+		return fmt.Sprintf(" wave %d", c.Wave)
 	}
-	return " " + c.Target
+	return ""
+}
+
+// refuse notes that a command changes nothing.
+func (r *rollout) refuse(ctx workflow.Context, n int, name string, c Command, why string) {
+	if n == newReceipt {
+		r.receipt(ctx, name, c, false, why)
+		return
+	}
+	if r.changed = true; n >= r.dropped {
+		receipt := &r.receipts[n-r.dropped]
+		receipt.Accepted, receipt.Pending, receipt.Answer = false, false, clip(why, clipCommand)
+	}
 }
 
 // receipt notes what became of a command and returns its number.
@@ -159,7 +204,11 @@ func (r *rollout) receipt(ctx workflow.Context, name string, c Command, accepted
 }
 
 // answer completes the receipt of a command that was passed to a wave.
-func (r *rollout) answer(a OrderAnswer) {
+func (r *rollout) answer(ctx workflow.Context, a OrderAnswer) {
+	if asked, ok := r.asked[a.Number]; ok {
+		delete(r.asked, a.Number)
+		defer r.answered(ctx, asked, a)
+	}
 	n, ok := r.pending[a.Number]
 	if !ok {
 		return

@@ -17,7 +17,7 @@ func TestPayloadsStayBelowTheirLimit(t *testing.T) {
 	w.state.Control = policy.ControlStop
 	for range MaxWaveTargets {
 		w.state.Targets = append(w.state.Targets, policy.TargetProgress{Name: name, State: policy.NeedsRecovery, Reason: strings.Repeat("x", maxReason), Attempt: 99, Started: 500,
-			Reached: true, From: version, FromKnown: true, Counted: true})
+			Reached: true, From: version, FromKnown: true, Counted: true, ByHand: true})
 		w.details = append(w.details, targetDetail{wave: 99})
 	}
 	for range 50 {
@@ -36,7 +36,7 @@ func TestPayloadsStayBelowTheirLimit(t *testing.T) {
 	for what, value := range map[string]any{
 		"WaveResult":    WaveResult{Targets: w.outcomes(), Answers: w.answers},
 		"Report":        w.current(),
-		"RollbackInput": RollbackInput{Subject: w.subject, Targets: r.reached(0, nil)},
+		"RollbackInput": RollbackInput{Subject: w.subject, Targets: r.reached(&wayBack{}, nil)},
 		"Record":        activities.RolloutRecord{Targets: records},
 		"CheckInput":    soak,
 	} {
@@ -49,7 +49,7 @@ func TestPayloadsStayBelowTheirLimit(t *testing.T) {
 		}
 		t.Logf("%s: %d bytes", what, len(data))
 	}
-	if len(w.current().Reached) != MaxWaveTargets || len(r.reached(0, nil)) != MaxWaveTargets {
+	if len(w.current().Reached) != MaxWaveTargets || len(r.reached(&wayBack{}, nil)) != MaxWaveTargets {
 		t.Error("the payloads hold fewer targets than they should: the test measures nothing")
 	}
 }

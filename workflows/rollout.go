@@ -32,10 +32,18 @@ type rollout struct {
 	waves    []*line
 
 	back     RollbackStatus
-	backOpen []*backPart // the parts of a rollback that are under way
-	backDone []TargetOutcome
-	backFree bool // a person let it go on over its budget
+	way      *wayBack        // the rollback of everything, or of the wave that breached
+	backOpen []*backPart     // the parts of all rollbacks that are under way
+	onWay    map[string]bool // their targets
+	backDone []TargetOutcome // what came of way's
+	backs    []TargetOutcome // what came of all, oldest first
 	parts    int
+
+	byHand     RollbackStatus // all rollbacks of single targets and waves, as one
+	byHandDone []TargetOutcome
+	ways       []*wayBack        // those under way, outside of open waves
+	asked      map[int]handOrder // order number → rollback of a target that an open wave was asked for
+	unwritten  int               // records under way
 
 	late      map[string]bool  // targets being retried after their wave has closed
 	lateOpen  map[string]*line // their attempts
@@ -47,6 +55,7 @@ type rollout struct {
 	dropped   int // receipts that were forgotten
 	looking   int // targets being looked up
 	seen      map[string]bool
+	earlier   bool // it began when no single target could be taken back
 	timeline  []Event
 	sequence  int // of records
 	recording bool
@@ -76,7 +85,8 @@ const (
 // eight commands, and takes back what was reached when it must. It is the lane: one open run at a time.
 func Rollout(cancellable workflow.Context, in RolloutInput) (RolloutResult, error) {
 	ctx, _ := workflow.NewDisconnectedContext(cancellable)
-	r := &rollout{in: in, phase: Planned, started: workflow.Now(ctx), late: map[string]bool{}, lateOpen: map[string]*line{}, pending: map[int]int{}, seen: map[string]bool{}}
+	r := &rollout{in: in, phase: Planned, started: workflow.Now(ctx), late: map[string]bool{}, lateOpen: map[string]*line{}, pending: map[int]int{}, seen: map[string]bool{},
+		onWay: map[string]bool{}, asked: map[int]handOrder{}}
 	r.progress.Author = person(in.By)
 	if err := workflow.SetQueryHandlerWithOptions(ctx, StatusQuery, func() (RolloutStatus, error) { return r.status(), nil },
 		workflow.QueryHandlerOptions{Description: "Where this rollout stands, what it waits for, and what became of each command."}); err != nil {
@@ -234,6 +244,9 @@ func (r *rollout) prepareRollback(ctx workflow.Context) error {
 			break
 		}
 	}
+	if refused := r.limit(); refused != "" {
+		r.phase, r.reason = Failed, "refused, nothing was started: "+refused
+	}
 	for i := range r.progress.Waves {
 		r.progress.Waves[i].Phase = policy.WaveDone
 		r.recount(i)
@@ -266,6 +279,9 @@ func (r *rollout) recount(i int) {
 		switch {
 		case t.State == policy.Skipped:
 			w.Counts.Skipped++
+		case t.ByHand && t.State == policy.RolledBack:
+			w.Counts.Skipped++
+			w.Counts.Taken++
 		case t.Counted:
 			w.Counts.Failures++
 		case t.State == policy.Unreachable:
@@ -360,20 +376,28 @@ func (r *rollout) control() policy.Control {
 		return policy.ControlFinish
 	case r.progress.Stop.Cause != policy.NotStopped:
 		return policy.ControlStop
-	case r.progress.Paused:
+	case r.progress.Paused || r.progress.ByHand.Holding:
 		return policy.ControlPause
 	}
 	return policy.ControlRun
 }
 
+// controlOf is what holds for wave i now.
+func (r *rollout) controlOf(i int) policy.Control {
+	if r.progress.Waves[i].ByHand {
+		return policy.ControlStop
+	}
+	return r.control()
+}
+
 // tellWaves passes the present control to all that is open.
 func (r *rollout) tellWaves(ctx workflow.Context) {
-	c := r.control()
 	for i := range r.progress.Waves {
 		if r.progress.Waves[i].Open {
-			r.waves[i].tell(ctx, c)
+			r.waves[i].tell(ctx, r.controlOf(i))
 		}
 	}
+	c := r.control()
 	for _, name := range workflow.DeterministicKeys(r.lateOpen) {
 		r.lateOpen[name].tell(ctx, c)
 	}
@@ -425,50 +449,63 @@ func (r *rollout) closed(ctx workflow.Context, i int, result WaveResult, err err
 		r.changed = true
 		r.lost(ctx, i)
 		w.Open = false
-		r.unanswered(i)
+		r.unanswered(ctx, i)
+		r.countByHand(ctx)
 		r.stop(ctx, policy.StoppedFailed, i, w.Reason)
 		r.changed = true
 		return
 	}
 	w.Open = false
 	w.Phase, w.Reason, w.Counts, w.Waits = result.Phase, result.Reason, result.Counts, nil
-	r.paced = result.Paced
+	if result.Paced != nil {
+		r.paced = result.Paced
+	}
 	r.outcomes[i] = result.Targets
-	r.overlay(i, r.backDone) // some may have gone back while others were still in flight
+	r.closedByHand(ctx, i)
+	r.overlay(i, r.backs) // some may have gone back while others were still in flight
 	r.recount(i)
 	r.remember(r.outcomes[i])
 	r.note(ctx, whoSluice, fmt.Sprintf("wave %d (%s) %s: %d succeeded, %d failed", i+1, r.progress.Plan.Waves[i].Name, result.Phase, result.Counts.Succeeded, result.Counts.Failures), result.Reason)
 	for _, a := range result.Answers {
-		r.answer(a)
+		r.answer(ctx, a)
 	}
-	r.unanswered(i)
+	r.unanswered(ctx, i)
+	r.countByHand(ctx)
 	switch result.Phase {
 	case policy.WaveBreached:
 		r.stop(ctx, policy.StoppedBreach, i, result.Reason)
 	case policy.WaveFailed:
 		r.stop(ctx, policy.StoppedFailed, i, result.Reason)
 	case policy.WaveStopped:
-		if r.progress.Stop.Cause == policy.NotStopped {
+		if r.progress.Stop.Cause == policy.NotStopped && !w.ByHand {
 			// Somebody cancelled the wave itself: that means abort, as it does for the rollout.
 			r.apply(ctx, Abort, Command{By: whoTemporal, Reason: fmt.Sprintf("the workflow of wave %d was cancelled", i+1)}, "", TargetFacts{})
 		}
 	case policy.WavePending, policy.WavePassed, policy.WaveRunning, policy.WaveHeld, policy.WaveDraining, policy.WaveVerified, policy.WaveSoaking, policy.WaveDone:
 	}
+	r.recordSoon(ctx)
+}
+
+// recordSoon writes what has changed to the ledger beside everything else.
+func (r *rollout) recordSoon(ctx workflow.Context) {
 	r.progress.Unrecorded = true
+	r.unwritten++
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		if err := r.record(ctx); err != nil {
 			workflow.GetLogger(ctx).Error("The rollout could not be recorded", "error", err)
 		}
-		r.progress.Unrecorded = false
+		r.unwritten--
+		r.progress.Unrecorded = r.unwritten > 0
 		r.changed = true
 	})
 }
 
 // unanswered answers the orders that came too late for a wave.
-func (r *rollout) unanswered(i int) {
+func (r *rollout) unanswered(ctx workflow.Context, i int) {
+	r.askAgain(ctx, i)
 	for _, n := range workflow.DeterministicKeys(r.pending) {
 		if o := r.pending[n]; o >= r.dropped && r.receipts[o-r.dropped].Wave == i+1 {
-			r.answer(OrderAnswer{Number: n, Answer: "the wave closed before it could be carried out; send it again"})
+			r.answer(ctx, OrderAnswer{Number: n, Answer: "the wave closed before it could be carried out; send it again"})
 		}
 	}
 }
@@ -486,7 +523,7 @@ func (r *rollout) lost(ctx workflow.Context, i int) {
 		r.outcomes[i] = append(r.outcomes[i], TargetOutcome{Name: t.Name, Wave: i + 1, State: policy.NeedsRecovery, Started: n + 1, Reached: true, Counted: true,
 			Reason: "the workflow of its wave was ended from outside: whether it was changed is not known"})
 	}
-	r.overlay(i, r.backDone) // some may have gone back before
+	r.overlay(i, r.backs) // some may have gone back before
 	r.recount(i)
 	r.remember(r.outcomes[i])
 }
@@ -497,7 +534,7 @@ func (r *rollout) stop(ctx workflow.Context, cause policy.StopCause, wave int, r
 		return
 	}
 	r.progress.Stop = policy.Stop{Cause: cause, Reason: reason, Wave: wave + 1}
-	r.progress.Paused = false
+	r.progress.Paused, r.progress.ByHand.Holding, r.progress.ByHand.Taken = false, false, nil
 	r.note(ctx, whoSluice, fmt.Sprintf("wave %d (%s): nothing new starts", wave+1, r.progress.Plan.Waves[wave].Name), reason)
 	r.tellWaves(ctx)
 }
@@ -506,7 +543,7 @@ func (r *rollout) stop(ctx workflow.Context, cause policy.StopCause, wave int, r
 func (r *rollout) heard(ctx workflow.Context, report Report) {
 	r.changed = true
 	for _, a := range report.Answers {
-		r.answer(a)
+		r.answer(ctx, a)
 	}
 	if report.Part > 0 {
 		for _, part := range r.backOpen {
@@ -515,6 +552,7 @@ func (r *rollout) heard(ctx workflow.Context, report Report) {
 			}
 		}
 		r.holdBack()
+		r.freeByHand(ctx)
 		return
 	}
 	i := report.Wave - 1
@@ -528,6 +566,10 @@ func (r *rollout) heard(ctx workflow.Context, report Report) {
 		r.note(ctx, whoSluice, fmt.Sprintf("wave %d (%s) %s", i+1, r.progress.Plan.Waves[i].Name, report.Phase), report.Reason)
 	}
 	w.Phase, w.Reason, w.Counts, w.SoakUntil, w.Waits = report.Phase, report.Reason, report.Counts, report.SoakUntil, report.Waits
+	if len(report.ByHand) > 0 || len(before.ByHand) > 0 {
+		r.waveTookBack(ctx, before.ByHand, report.ByHand)
+		r.countByHand(ctx)
+	}
 	known := map[string]bool{}
 	for _, t := range before.Attention {
 		known[t.Name] = true

@@ -48,7 +48,7 @@ func (r *rollout) status() RolloutStatus {
 		for _, t := range r.backDone {
 			back.Counts[t.State]++
 		}
-		for _, part := range r.backOpen {
+		for _, part := range r.partsOf(r.way) {
 			for _, state := range policy.TargetStates() {
 				if n := part.report.States[state]; n > 0 {
 					back.Counts[state] += n
@@ -60,6 +60,8 @@ func (r *rollout) status() RolloutStatus {
 			back.WaitingFor = r.inFlight()
 		}
 		s.Rollback = &back
+	} else if p.ByHand.Returning > 0 || len(r.byHandDone) > 0 || r.byHand.Targets > 0 {
+		s.Rollback = r.byHandStatus()
 	}
 	return s
 }
@@ -155,7 +157,7 @@ func (r *rollout) markdown() string {
 	}
 	if r.progress.Back.Begun {
 		flying := 0
-		for _, part := range r.backOpen {
+		for _, part := range r.partsOf(r.way) {
 			flying += part.report.Counts.InFlight
 		}
 		fmt.Fprintf(&b, "\nRollback of %d targets, %d in flight\n", r.back.Targets, flying)
@@ -182,8 +184,12 @@ func (r *rollout) howToAnswer() string {
 	switch {
 	case r.phase.Ended():
 		return ""
-	case r.phase == RollingBack && r.progress.Back.Held != "":
+	case r.phase == RollingBack && r.progress.Back.Held+r.progress.ByHand.Held != "":
 		return "`resume` `{\"by\":\"you\"}` goes on, `abort` leaves the rest"
+	case r.progress.ByHand.Holding && r.progress.ByHand.Returning > 0:
+		return "`rollback`, `reject` or `abort`, each `{\"by\":\"you\",\"reason\":\"why\"}`; `resume` once it is back"
+	case r.progress.ByHand.Holding:
+		return "`resume` `{\"by\":\"you\"}` goes on without it; `rollback`, `reject` or `abort` ends it"
 	case r.phase == RollingBack:
 		return "`abort` leaves the rest as it is"
 	case r.progress.Held() > 0:

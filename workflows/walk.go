@@ -39,6 +39,9 @@ type Report struct {
 	Stopped  bool            `json:"stopped,omitempty"`
 	Reached  []TargetOutcome `json:"reached,omitempty"`
 	InFlight []string        `json:"inFlight,omitempty"`
+	// ByHand are the targets that go or went back by hand, the first of them; Returning is how many are still under way.
+	ByHand    []TargetStatus `json:"byHand,omitempty"`
+	Returning int            `json:"returning,omitempty"`
 	// Answers are what became of the target orders so far.
 	Answers []OrderAnswer `json:"answers,omitempty"`
 	// Waits are what targets wait for besides slots.
@@ -58,14 +61,16 @@ type TargetOutcome struct {
 	From      string `json:"from,omitempty"`
 	FromKnown bool   `json:"fromKnown,omitempty"`
 	Counted   bool   `json:"counted,omitempty"`
+	// ByHand reports that a person had it taken back; its state says what came of it.
+	ByHand bool `json:"byHand,omitempty"`
 }
 
-// Order tells a wave what a person wants of it: to skip or retry one target, to accept what it holds for, or to go on
+// Order tells a wave what a person wants of it: to skip, retry or bring back one target, to accept what it holds for, or to go on
 // with a rollback that is over its budget.
 type Order struct {
 	// Number tells orders apart.
 	Number int    `json:"number"`
-	Do     string `json:"do"` // skip, retry, approve, resume
+	Do     string `json:"do"` // skip, retry, rollback, approve, resume
 	Target string `json:"target,omitempty"`
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
@@ -76,6 +81,9 @@ type OrderAnswer struct {
 	Number   int    `json:"number"`
 	Accepted bool   `json:"accepted"`
 	Answer   string `json:"answer"`
+	// Idle reports that it was accepted and changes nothing, Unknown that the wave has no such target.
+	Idle    bool `json:"idle,omitempty"`
+	Unknown bool `json:"unknown,omitempty"`
 }
 
 // walk starts Target workflows for a list of targets as policy.DecideWave says. A Wave and a Rollback are both walks.
@@ -111,6 +119,7 @@ type targetDetail struct {
 	line      *line // to the present attempt
 	baselines map[int]map[string]any
 	failure   string // why its change failed, while it goes back
+	byWhom    string // who took it back by hand, and why
 }
 
 // settle runs the walk until nothing more will happen, and returns the phase it ended in.
@@ -277,6 +286,7 @@ func (w *walk) ended(ctx workflow.Context, i int, direction executors.Direction,
 		w.returned(i, r)
 		return
 	}
+	d.failure = ""
 	if r.FromKnown && !t.FromKnown && !t.Reached {
 		// An attempt at a target that was reached before may read what the change left: the first reading is the one to
 		// return to, and without it none is.
@@ -284,6 +294,10 @@ func (w *walk) ended(ctx workflow.Context, i int, direction executors.Direction,
 	}
 	t.State, t.Reason, t.Reached, t.Held = r.State, r.Reason, r.Reached || t.Reached, r.Held
 	d.baselines, d.broken = r.Baselines, r.State == policy.Failed
+	if t.ByHand && w.state.Control != policy.ControlStop {
+		w.takeBack(ctx, i)
+		return
+	}
 	switch r.State {
 	case policy.Failed, policy.NeedsRecovery:
 		t.Counted = true
@@ -320,6 +334,10 @@ func (w *walk) goBack(ctx workflow.Context, i int) {
 func (w *walk) returned(i int, r TargetResult) {
 	t, d := &w.state.Targets[i], &w.details[i]
 	t.Reached = r.Reached
+	if t.ByHand && d.failure == "" {
+		w.cameBack(i, r)
+		return
+	}
 	if w.restores {
 		t.State, t.Reason = r.State, r.Reason
 		t.Counted = r.State == policy.Failed || r.State == policy.NeedsRecovery
@@ -329,7 +347,7 @@ func (w *walk) returned(i int, r TargetResult) {
 		return
 	}
 	t.State = policy.Failed
-	if r.State == policy.NeedsRecovery {
+	if r.Reached {
 		t.State = policy.NeedsRecovery
 	}
 	t.Counted = true
@@ -339,8 +357,16 @@ func (w *walk) returned(i int, r TargetResult) {
 
 // order carries out what a person wants, and answers.
 func (w *walk) order(ctx workflow.Context, o Order) {
-	accepted, answer := w.obey(ctx, o)
-	w.answers = append(w.answers, OrderAnswer{Number: o.Number, Accepted: accepted, Answer: answer})
+	a := OrderAnswer{Number: o.Number}
+	if o.Do == RollBack {
+		var answers bool
+		if a, answers = w.bringBack(ctx, o); !answers {
+			return
+		}
+	} else {
+		a.Accepted, a.Answer = w.obey(ctx, o)
+	}
+	w.answers = append(w.answers, a)
 	if len(w.answers) > 50 {
 		w.answers = w.answers[len(w.answers)-50:]
 	}
@@ -372,6 +398,8 @@ func (w *walk) obey(_ workflow.Context, o Order) (bool, string) {
 	switch {
 	case t.InFlight:
 		return false, fmt.Sprintf("%s is in flight (%s) and finishes its steps first", t.Name, t.State)
+	case o.Do == Skip && t.State == policy.RolledBack:
+		return false, t.Name + " went back and is left out already"
 	case o.Do == Skip && (t.State == policy.Succeeded || t.State == policy.NoChange):
 		return false, fmt.Sprintf("%s is done already (%s)", t.Name, t.State)
 	case o.Do == Skip:
@@ -388,7 +416,7 @@ func (w *walk) obey(_ workflow.Context, o Order) (bool, string) {
 	case o.Do == Retry && !retriable(t.State):
 		return false, fmt.Sprintf("%s is %s: there is nothing to try again", t.Name, t.State)
 	case o.Do == Retry:
-		t.State, t.Reason, t.Held, t.Tried = policy.Pending, "", false, false
+		t.State, t.Reason, t.Held, t.Tried, t.ByHand = policy.Pending, "", false, false, false
 		w.soak = nil // it runs from the moment at which the last target is terminal
 		return true, fmt.Sprintf("%s is tried again with %s", t.Name, w.subject.Version)
 	}
@@ -397,7 +425,7 @@ func (w *walk) obey(_ workflow.Context, o Order) (bool, string) {
 
 // retriable reports whether a person may have a target in this state tried again.
 func retriable(s policy.TargetState) bool {
-	return s == policy.Failed || s == policy.NeedsRecovery || s == policy.Unreachable || s == policy.Skipped
+	return s == policy.Failed || s == policy.NeedsRecovery || s == policy.Unreachable || s == policy.Skipped || s == policy.RolledBack
 }
 
 // accept lets pass what the wave holds for.
@@ -454,7 +482,7 @@ func (w *walk) outcomes() []TargetOutcome {
 func (w *walk) outcome(i int) TargetOutcome {
 	t := w.state.Targets[i]
 	return TargetOutcome{Name: t.Name, Wave: w.details[i].wave, State: t.State, Reason: t.Reason, Attempt: t.Attempt, Started: t.Started,
-		Reached: t.Reached, From: t.From, FromKnown: t.FromKnown, Counted: t.Counted}
+		Reached: t.Reached, From: t.From, FromKnown: t.FromKnown, Counted: t.Counted, ByHand: t.ByHand}
 }
 
 // targetStatus is one target for people.
@@ -526,6 +554,14 @@ func (w *walk) current() Report {
 			r.States[t.State]--
 			r.States[policy.Waiting]++
 		}
+		if t.ByHand {
+			if t.InFlight {
+				r.Returning++
+			}
+			if len(r.ByHand) < maxAttention {
+				r.ByHand = append(r.ByHand, w.targetStatus(i))
+			}
+		}
 		if t.State.Attention() && !t.InFlight {
 			if r.AttentionTotal++; len(r.Attention) < maxAttention {
 				r.Attention = append(r.Attention, w.targetStatus(i))
@@ -566,6 +602,9 @@ func (w *walk) worth(now Report) bool {
 		return true
 	}
 	if len(now.Answers) > 0 && now.Answers[len(now.Answers)-1] != was.Answers[len(was.Answers)-1] {
+		return true
+	}
+	if now.Returning != was.Returning || len(now.ByHand) != len(was.ByHand) {
 		return true
 	}
 	if now.Stopped && len(now.InFlight) != len(was.InFlight) {

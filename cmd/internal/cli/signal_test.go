@@ -55,7 +55,11 @@ func TestASignalThatIsNotUnderstoodChangesNothing(t *testing.T) {
 		{workflows.Resume, `{"by":"bob"}`, "it is not paused"},
 		// A stop is taken with an unknown field, but not when it cannot be told what it says.
 		{workflows.RollBack, `{"by":"bob"`, "the payload is not understood"},
-		{workflows.RollBack, `{"wave":2}`, "a rollback of one target or wave is not supported yet"},
+		{workflows.RollBack, `{"wave":2}`, "wave 2 has not begun: nothing of it was reached"},
+		{workflows.RollBack, `{"wave":7}`, "there is no wave 7; the plan has 2, counted from 1"},
+		{workflows.RollBack, `{"target":"us-1"}`, "us-1 has not been reached: wave 2 has not begun; skip leaves it out"},
+		{workflows.RollBack, `{"target":"mars-1"}`, `the plan has no target "mars-1"`},
+		{workflows.RollBack, `{"target":"us-1","wave":1}`, "us-1 is in wave 2, not in wave 1"},
 		{workflows.Abort, `[]`, "the payload is not understood"},
 		{workflows.Reject, `{"reason":1}`, "the payload is not understood"},
 		{workflows.Pause, `{"by":`, "the payload is not understood"},

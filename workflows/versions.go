@@ -1,0 +1,8 @@
+package workflows
+
+// Changes to what a workflow does, by which a run that began before them is told from one that knows them. Each stands
+// here for as long as such a run may be open.
+const (
+	// changeByHand: rollbacks of one target or wave are carried out. Earlier they were refused.
+	changeByHand = "rollback by hand"
+)
