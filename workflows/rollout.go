@@ -246,6 +246,9 @@ func (r *rollout) prepareRollback(ctx workflow.Context) error {
 	}
 	if refused := r.limit(); refused != "" {
 		r.phase, r.reason = Failed, "refused, nothing was started: "+refused
+		r.take(policy.Plan{})
+		r.planned = false
+		return nil
 	}
 	for i := range r.progress.Waves {
 		r.progress.Waves[i].Phase = policy.WaveDone

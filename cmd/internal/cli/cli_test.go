@@ -149,6 +149,9 @@ func TestMistakesOnTheCommandLineEndWithTwo(t *testing.T) {
 		{"a wave of zero", []string{"approve", "web", "-e", "P", "--wave", "0"}, "counts from 1"},
 		{"no target to skip", []string{"skip", "web", "-e", "P"}, "--target"},
 		{"no target to retry", []string{"retry", "web", "-e", "P"}, "--target"},
+		{"a target and a wave to take back", []string{"rollback", "web", "-e", "P", "--target", "eu-1", "--wave", "2"}, "exclude each other"},
+		{"a wave of zero to take back", []string{"rollback", "web", "-e", "P", "--wave", "0"}, "counts from 1"},
+		{"an empty target to take back", []string{"rollback", "web", "-e", "P", "--target", ""}, "names no target"},
 		{"--no-input alone", []string{"rollback", "web", "-e", "P", "--no-input"}, "--wait"},
 		{"a stream of nothing", []string{"start", "web@v1", "-e", "P", "-f", "x", "-o", "ndjson"}, "--wait"},
 		{"no folder", []string{"validate", "-f", "does-not-exist"}, "does-not-exist"},
@@ -273,6 +276,12 @@ func TestFlagsReachTheirOptions(t *testing.T) {
 			check(t, []any{o.Name, o.Lane, o.Rollout, o.Wait}, []any{"rollback", production, "R0", waitFlags{Wait: true}})
 			return nil
 		}), "web", "-e", "Production", "--rollout", "R0", "--wait")
+		for _, flags := range [][]string{{"--target", "eu-1"}, {"--wave", "2"}} {
+			parsed(t, NewCmdRollback(f, func(_ *cobra.Command, o *RollbackOptions) error {
+				check(t, o.limited(), strings.TrimPrefix(strings.Join(flags, " "), "--"))
+				return nil
+			}), append([]string{"web", "-e", "Production"}, flags...)...)
+		}
 	})
 	t.Run("worker", func(t *testing.T) {
 		parsed(t, NewCmdWorker(f, func(_ *cobra.Command, o *WorkerOptions) error {

@@ -16,6 +16,7 @@ import (
 	"go.temporal.io/api/workflowservice/v1"
 
 	"github.com/seed-a0a4f4e3/sluice/cmd/internal/out"
+	"github.com/seed-a0a4f4e3/sluice/policy"
 	"github.com/seed-a0a4f4e3/sluice/workflows"
 )
 
@@ -60,6 +61,8 @@ type followOptions struct {
 	final bool
 	// back reports that a rollback was asked for, so that RolledBack is what was wanted.
 	back bool
+	// byHand reports that one target or wave was asked back, so that its return is the end of the wait.
+	byHand bool
 }
 
 // follow shows a run until it ends, and returns an error with the exit code of its end. Ending the command ends nothing
@@ -87,6 +90,9 @@ func follow(ctx context.Context, f *Factory, t *temporal, o followOptions) error
 			bell.await(ctx, settle)
 			break
 		}
+		if o.byHand && remark == "" && isBackByHand(status) {
+			break
+		}
 		if o.wait.NoInput && (status.State == workflows.AwaitingApproval || status.State == workflows.Holding) {
 			break
 		}
@@ -111,7 +117,24 @@ func follow(ctx context.Context, f *Factory, t *temporal, o followOptions) error
 			return err
 		}
 	}
+	if o.byHand && !status.State.Ended() && isBackByHand(status) {
+		return outcomeByHand(f, status)
+	}
 	return outcome(f, status, o.back)
+}
+
+// isBackByHand reports whether no target or wave is on its way back by hand any more.
+func isBackByHand(s workflows.RolloutStatus) bool {
+	return s.State != workflows.RollingBack && (s.Rollback == nil || (s.Rollback.ByHand && !s.Rollback.EndedAt.IsZero()))
+}
+
+// outcomeByHand is the exit code of a rollback by hand that has ended.
+func outcomeByHand(f *Factory, s workflows.RolloutStatus) error {
+	if s.Rollback != nil && s.Rollback.Counts[policy.NeedsRecovery] > 0 {
+		return failf(exitUnsuccessful, "%s did not come back in %s: see who needs attention", counted(s.Rollback.Counts[policy.NeedsRecovery], "target"), laneOf(s))
+	}
+	f.note("%s is %s%s", laneOf(s), s.State, because(s.Reason))
+	return nil
 }
 
 // outcome is the exit code of a rollout's end, or of one that waits for a person.

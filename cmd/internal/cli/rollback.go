@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
@@ -22,20 +23,32 @@ type RollbackOptions struct {
 func NewCmdRollback(f *Factory, runF func(*cobra.Command, *RollbackOptions) error) *cobra.Command {
 	o := &RollbackOptions{CommandOptions: CommandOptions{Factory: f, Name: workflows.RollBack,
 		Format: out.NewFormatFlag(out.Table, out.JSON, out.YAML, out.NDJSON)}}
-	var use commandUse // of the whole rollout only
+	use := commandUse{target: "take back this target alone", wave: "take back this wave alone"}
 	cmd := &cobra.Command{
 		Use:   "rollback DEPLOYMENT -e ENVIRONMENT",
 		Short: "Bring every target that was reached back to the version it had",
 		Long: `Bring every target that the rollout reached back to the version that was read from it before the change. While the rollout
 runs, nothing new starts from the moment that it hears of it; no window, approval, soak or freeze holds a rollback up. A
 rollout that has ended is taken back by a run of its own in the same lane. Accepted also while no worker is running: it
-begins when one comes.`,
+begins when one comes.
+
+With --target or --wave only that goes back. Nothing new starts either, a target in flight reaches a safe point first, and
+then the rollout holds: resume goes on without what went back, retry tries a target again after that, and rollback, reject or
+abort ends it. A target that failed to come back is listed, and counts as failed. --wait then waits until it is back.`,
 		Example: `  sluice rollback web -e Production --reason "write latency"
+  sluice rollback web -e Production --target cluster-eu-1 --reason "write latency"
+  sluice rollback web -e Production --wave 2 --wait
   sluice rollback web -e Production --rollout 01JQ… --wait`,
 		Args: laneArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(cmd, args, use); err != nil {
 				return err
+			}
+			if o.Target != "" && cmd.Flags().Changed("wave") {
+				return usagef("--target and --wave exclude each other: one target or one wave goes back")
+			}
+			if cmd.Flags().Changed("target") && o.Target == "" {
+				return usagef("--target names no target; without it everything that was reached goes back")
 			}
 			if err := o.Wait.check(o.Format.Format()); err != nil {
 				return err
@@ -80,7 +93,18 @@ func rollbackRun(ctx context.Context, o *RollbackOptions) error {
 	if sent.Receipt != nil {
 		f.note("accepted: %s", sent.Receipt.Answer)
 	}
-	return follow(ctx, f, t, followOptions{run: r, format: o.Format.Format(), wait: o.Wait, final: true, back: true})
+	return follow(ctx, f, t, followOptions{run: r, format: o.Format.Format(), wait: o.Wait, final: true, back: true, byHand: o.limited() != ""})
+}
+
+// limited names what alone goes back; empty: everything.
+func (o *RollbackOptions) limited() string {
+	switch {
+	case o.Target != "":
+		return "target " + o.Target
+	case o.Wave != 0:
+		return fmt.Sprintf("wave %d", o.Wave)
+	}
+	return ""
 }
 
 // rollbackEarlier takes back a rollout that has ended while another one is open. One that has started nothing yet yields
@@ -141,15 +165,19 @@ func rollbackEnded(ctx context.Context, o *RollbackOptions, t *temporal, last ru
 		}
 	}
 	started := Started{Rollout: ulid.Make().String(), Mode: workflows.ModeRollback, Of: input.Rollout, Deployment: o.Lane.Deployment,
-		Environment: o.Lane.Environment, Version: input.Version, PlanDigest: input.PlanDigest, BundleDigest: input.BundleDigest, By: by, Reason: o.Reason, Workflow: o.Lane.id(), DryRun: o.DryRun}
-	f.note("%s: take back rollout %s of version %s (ended as %s); every target that it reached returns to the version it had", o.Lane, started.Of, input.Version.Name, shownState(r))
+		Environment: o.Lane.Environment, Target: o.Target, Wave: o.Wave, Version: input.Version, PlanDigest: input.PlanDigest, BundleDigest: input.BundleDigest, By: by, Reason: o.Reason, Workflow: o.Lane.id(), DryRun: o.DryRun}
+	if only := o.limited(); only != "" {
+		f.note("%s: take back %s of rollout %s of version %s (ended as %s); what it reached of %s returns to the version it had, and nothing else is touched", o.Lane, only, started.Of, input.Version.Name, shownState(r), only)
+	} else {
+		f.note("%s: take back rollout %s of version %s (ended as %s); every target that it reached returns to the version it had", o.Lane, started.Of, input.Version.Name, shownState(r))
+	}
 	if o.DryRun {
 		started.Rollout = ""
 		return writeStarted(f, o.Format.Format(), started)
 	}
 	started.Run, err = t.start(ctx, o.Lane, workflows.RolloutInput{
 		Rollout: started.Rollout, Mode: workflows.ModeRollback, Of: started.Of, Deployment: started.Deployment, Environment: started.Environment,
-		Version: started.Version, BundleDigest: started.BundleDigest, By: by, Reason: o.Reason,
+		Target: started.Target, Wave: started.Wave, Version: started.Version, BundleDigest: started.BundleDigest, By: by, Reason: o.Reason,
 	}, f.Program)
 	if err != nil {
 		return err

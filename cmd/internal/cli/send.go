@@ -163,7 +163,13 @@ func (t *temporal) send(ctx context.Context, o *CommandOptions, r run) (Sent, er
 			return sent, err
 		}
 		sent.Payload.ID = ""
-		if sent.Touches = touches(o, status); remark != "" {
+		sent.Touches = touches(o, status)
+		if o.Name == workflows.RollBack && o.Target != "" && remark == "" {
+			if found, _, err := t.explainTarget(ctx, status, o.Target); err == nil && found != nil {
+				sent.Touches = touchesOne(found)
+			}
+		}
+		if remark != "" {
 			f.note("%s %s; the numbers are not known.", f.Notes.Warn("note:"), remark)
 		}
 		return sent, nil
@@ -258,7 +264,12 @@ func touches(o *CommandOptions, s workflows.RolloutStatus) string {
 		if scope == "the rollout" {
 			return fmt.Sprintf("nothing new starts; %s that the change reached go back to the version they had", upTo)
 		}
-		return fmt.Sprintf("nothing new starts; what the change reached of %s goes back to the version it had, then the rollout holds", scope)
+		if o.Wave > 0 && o.Wave <= len(s.Waves) {
+			wave := s.Waves[o.Wave-1]
+			upTo = "up to " + counted(wave.Counts[policy.Succeeded]+wave.Counts[policy.Failed]+wave.Counts[policy.NeedsRecovery]+wave.InFlight, "target") + " that the change reached of "
+			return fmt.Sprintf("nothing new starts; %s%s go back to the version they had, no other, then the rollout holds until resume", upTo, scope)
+		}
+		return fmt.Sprintf("nothing new starts; what the change reached of %s goes back to the version it had, nothing else, then the rollout holds until resume", scope)
 	case workflows.Reject:
 		return fmt.Sprintf("nothing new starts; then what the plan's onReject says, by default %s that the change reached go back", upTo)
 	case workflows.Abort:
@@ -275,6 +286,20 @@ func touches(o *CommandOptions, s workflows.RolloutStatus) string {
 		return fmt.Sprintf("%s is tried again with version %s", scope, s.Version.Name)
 	}
 	return scope
+}
+
+// touchesOne says what the rollback of one target would do as things stand.
+func touchesOne(t *workflows.TargetStatus) string {
+	name := out.Clean(t.Name)
+	switch {
+	case t.Reached:
+		return fmt.Sprintf("nothing new starts; %s (%s) goes back to %s, no other target does, then the rollout holds until resume", name, t.State, orNothing(t.From))
+	case t.State == policy.RolledBack, t.State == policy.Failed:
+		return fmt.Sprintf("nothing: %s is %s, and back already", name, t.State)
+	case t.State.Terminal(), t.State == policy.Pending:
+		return fmt.Sprintf("nothing: %s is %s, and the change has not reached it", name, t.State)
+	}
+	return fmt.Sprintf("nothing new starts; %s (%s) reaches a safe point and goes back to the version it had, no other target does, then the rollout holds until resume", name, t.State)
 }
 
 // describe is the command with what it is about.

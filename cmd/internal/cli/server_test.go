@@ -20,6 +20,7 @@ import (
 
 	"github.com/seed-a0a4f4e3/sluice/cmd/internal/embed"
 	"github.com/seed-a0a4f4e3/sluice/cmd/internal/wire"
+	"github.com/seed-a0a4f4e3/sluice/policy"
 	"github.com/seed-a0a4f4e3/sluice/workflows"
 )
 
@@ -385,5 +386,51 @@ func (s *site) edit(old, replacement string) {
 	}
 	if !found {
 		s.t.Fatalf("the documents do not contain %q", old)
+	}
+}
+
+// TestOneTargetOrWaveIsTakenBackFromTheCommandLine fails when more than the one that was named goes back, when a dry run
+// does not say so, or when the rollout goes on before somebody resumes.
+func TestOneTargetOrWaveIsTakenBackFromTheCommandLine(t *testing.T) {
+	s := newSite(t)
+	s.startWorker()
+	s.run(exitPerson, "start", "web@v1", "-e", "Production", "-f", s.documents, "--wait", "--no-input")
+
+	stdout, _ := s.run(exitOK, "rollback", "web", "-e", "Production", "--target", "eu-1", "--dry-run")
+	wants(t, stdout, "would send rollback target eu-1", "eu-1 (Succeeded) goes back to", "no other target does, then the rollout holds until resume")
+	stdout, _ = s.run(exitOK, "rollback", "web", "-e", "Production", "--wave", "1", "--dry-run")
+	wants(t, stdout, "would send rollback wave 1", "up to 1 target that the change reached of wave 1 go back")
+	_, stderr := s.run(exitRefused, "rollback", "web", "-e", "Production", "--target", "us-1")
+	wants(t, stderr, "rollback was refused", "us-1 has not been reached")
+
+	stdout, stderr = s.run(exitOK, "rollback", "web", "-e", "Production", "--target", "eu-1", "--reason", "latency", "--wait")
+	wants(t, stderr, "accepted: eu-1 goes back to", "nothing new starts until resume")
+	wants(t, stdout, `eu-1 went back by hand (alice: "latency")`, "by hand: eu-1 by alice: latency; 1 target, 0 in flight: 1 RolledBack", "$ sluice resume web -e Production")
+	stdout, _ = s.run(exitOK, "explain", "web", "-e", "Production", "--target", "eu-1")
+	wants(t, stdout, "rule rollback", "lifted by: resume goes on without it", "eu-1 is RolledBack")
+	stdout, _ = s.run(exitOK, "rollback", "web", "-e", "Production", "--target", "eu-1")
+	wants(t, stdout, "this changes nothing")
+
+	s.run(exitOK, "approve", "web", "-e", "Production", "--as", "bob", "--wave", "2")
+	if held := s.status(); held.State != workflows.Holding || len(s.applied("us-1")) > 0 {
+		t.Errorf("before the resume: %s (%s), us-1 changed: %v", held.State, held.Reason, s.applied("us-1"))
+	}
+	stdout, _ = s.run(exitOK, "resume", "web", "-e", "Production")
+	wants(t, stdout, "it goes on without eu-1")
+	s.run(exitOK, "watch", "web", "-e", "Production")
+	done := s.status()
+	if done.State != workflows.Succeeded || done.Counts[policy.RolledBack] != 1 || done.Counts[policy.Succeeded] != 2 {
+		t.Errorf("at the end: %s (%s), counts %v", done.State, done.Reason, done.Counts)
+	}
+
+	// The same of a rollout that has ended is a run of its own.
+	stdout, stderr = s.run(exitOK, "rollback", "web", "-e", "Production", "--target", "us-1", "--dry-run")
+	wants(t, stdout, "would start rollback of target us-1 of rollout "+done.Rollout)
+	wants(t, stderr, "take back target us-1 of rollout "+done.Rollout, "nothing else is touched")
+	_, stderr = s.run(exitRefused, "rollback", "web", "-e", "Production", "--target", "mars-1")
+	wants(t, stderr, `has reached no target "mars-1"`)
+	stdout, _ = s.run(exitOK, "rollback", "web", "-e", "Production", "--wave", "2", "--wait", "-o", "json")
+	if back := decode[workflows.RolloutStatus](t, stdout); back.State != workflows.RolledBack || back.Rollback == nil || back.Rollback.Targets != 2 {
+		t.Errorf("the wave's rollback: %+v", back)
 	}
 }

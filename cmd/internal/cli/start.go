@@ -32,11 +32,14 @@ type StartOptions struct {
 
 // Started is the result of `start`, and of a `rollback` that starts a run of its own.
 type Started struct {
-	Rollout      string         `json:"rollout"`
-	Mode         workflows.Mode `json:"mode"`
-	Of           string         `json:"of,omitempty"`
-	Deployment   string         `json:"deployment"`
-	Environment  string         `json:"environment"`
+	Rollout     string         `json:"rollout"`
+	Mode        workflows.Mode `json:"mode"`
+	Of          string         `json:"of,omitempty"`
+	Deployment  string         `json:"deployment"`
+	Environment string         `json:"environment"`
+	// Target or Wave is what alone is taken back.
+	Target       string         `json:"target,omitempty"`
+	Wave         int            `json:"wave,omitempty"`
 	Version      policy.Version `json:"version"`
 	Targets      int            `json:"targets,omitempty"`
 	PlanDigest   string         `json:"planDigest,omitempty"`
@@ -190,6 +193,12 @@ func writeStarted(f *Factory, format out.Format, s Started) error {
 	what := fmt.Sprintf("%s@%s in %s", s.Deployment, s.Version.Name, s.Environment)
 	if s.Mode == workflows.ModeRollback {
 		what = fmt.Sprintf("rollback of rollout %s (%s)", s.Of, what)
+		switch {
+		case s.Target != "":
+			what = fmt.Sprintf("rollback of target %s of rollout %s (%s@%s in %s)", s.Target, s.Of, s.Deployment, s.Version.Name, s.Environment)
+		case s.Wave != 0:
+			what = fmt.Sprintf("rollback of wave %d of rollout %s (%s@%s in %s)", s.Wave, s.Of, s.Deployment, s.Version.Name, s.Environment)
+		}
 	}
 	if s.DryRun {
 		return f.result("would start %s; nothing was started (--dry-run)", what)
