@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/seed-a0a4f4e3/sluice/executors/sim/fleet"
+	"github.com/seed-a0a4f4e3/sluice/policy"
 	"github.com/seed-a0a4f4e3/sluice/workflows"
 )
 
@@ -69,6 +70,28 @@ func TestHistoriesReplay(t *testing.T) {
 			l.until("wave 2 asks", func(s workflows.RolloutStatus) bool { return s.State == workflows.AwaitingApproval })
 			l.signal(workflows.Abort, workflows.Command{By: "bob"})
 		}, workflows.Aborted, []string{workflows.RolloutType, workflows.WaveType}},
+		{"by-hand", `  - waves:
+      - {name: low, select: target.metadata.tier == 3, maxConcurrency: 2}
+      - {name: mid, select: target.metadata.tier == 2, maxConcurrency: 2, soak: 20s, approval: {min: 1}}
+      - {name: rest, select: 'true', maxConcurrency: 2}
+`, nil, func(l *lane) {
+			l.until("wave 2 asks", func(s workflows.RolloutStatus) bool { return s.State == workflows.AwaitingApproval })
+			l.signal(workflows.RollBack, workflows.Command{By: "bob", Target: "c01", Reason: "latency"})
+			holds := func(n int) func(workflows.RolloutStatus) bool {
+				return func(s workflows.RolloutStatus) bool {
+					return s.State == workflows.Holding && s.Counts[policy.RolledBack] == n
+				}
+			}
+			l.until("c01 is back", holds(1))
+			l.signal(workflows.Approve, workflows.Command{By: "bob", Wave: 2})
+			l.signal(workflows.Resume, workflows.Command{By: "bob"})
+			l.until("wave 2 soaks", func(s workflows.RolloutStatus) bool { return s.Waves[1].State == string(policy.WaveSoaking) })
+			l.signal(workflows.RollBack, workflows.Command{By: "bob", Target: "c03", Reason: "latency"})
+			l.until("c03 is back", holds(2))
+			l.signal(workflows.RollBack, workflows.Command{By: "bob", Wave: 2})
+			l.until("wave 2 is back", holds(3))
+			l.signal(workflows.Resume, workflows.Command{By: "bob"})
+		}, workflows.Succeeded, []string{workflows.RolloutType, workflows.WaveType, workflows.TargetType, workflows.RollbackType}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
