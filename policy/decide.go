@@ -409,10 +409,7 @@ func (p Progress) takeBack(scope int, nothing Ending) Decision {
 	// A rollback of everything begins anew after one of a single wave.
 	if !p.Back.Begun || (p.Back.Ended && p.Back.Scope != 0 && scope == 0) {
 		if p.TotalReached() == 0 && !p.open() {
-			if n := p.taken(); n > 0 {
-				return Decision{Action: ActEnd, Ending: EndRolledBack, Reason: p.stopReason(fmt.Sprintf("each target that was reached is back, %d by hand before", n))}
-			}
-			return Decision{Action: ActEnd, Ending: nothing, Reason: p.stopReason("nothing had been reached")}
+			return p.nothingLeft(nothing)
 		}
 		return Decision{Action: ActRollBack, Wave: scope, Reason: p.stopReason("rolling back"), RollingBack: true}
 	}
@@ -424,12 +421,20 @@ func (p Progress) takeBack(scope int, nothing Ending) Decision {
 		return d
 	}
 	if p.Back.Targets == 0 {
-		return Decision{Action: ActEnd, Ending: nothing, Reason: p.stopReason("nothing had been reached")}
+		return p.nothingLeft(nothing)
 	}
 	if p.Back.Incomplete > 0 {
 		return Decision{Action: ActEnd, Ending: EndRollbackIncomplete, Reason: fmt.Sprintf("%s did not come back: see who needs attention", count(p.Back.Incomplete, "target"))}
 	}
 	return Decision{Action: ActEnd, Ending: EndRolledBack, Reason: p.stopReason("each target that was reached is back")}
+}
+
+// nothingLeft ends a rollback that found nothing to take back.
+func (p Progress) nothingLeft(nothing Ending) Decision {
+	if n := p.taken(); n > 0 {
+		return Decision{Action: ActEnd, Ending: EndRolledBack, Reason: p.stopReason(fmt.Sprintf("each target that was reached is back, %d by hand before", n))}
+	}
+	return Decision{Action: ActEnd, Ending: nothing, Reason: p.stopReason("nothing had been reached")}
 }
 
 func (p Progress) stopReason(what string) string {

@@ -272,7 +272,7 @@ func (r *rollout) countByHand(ctx workflow.Context) {
 func (r *rollout) closedByHand(ctx workflow.Context, i int) {
 	var now []TargetStatus
 	for _, t := range r.outcomes[i] {
-		if t.ByHand {
+		if t.ByHand && (!t.Reached || t.State == policy.NeedsRecovery) {
 			r.byHandDone = append(r.byHandDone, t)
 			now = append(now, TargetStatus{Name: t.Name, State: t.State, Reason: t.Reason})
 		}
@@ -307,6 +307,19 @@ func (r *rollout) closedByHand(ctx workflow.Context, i int) {
 		r.recordSoon(ctx)
 		r.changed = true
 	})
+}
+
+// finishByHand brings back what a person had taken back of a wave that was stopped before it could see to it.
+func (r *rollout) finishByHand(ctx workflow.Context, i int) {
+	if r.progress.Waves[i].ByHand || r.progress.GoesBack() || r.progress.Stop.Cause == policy.StoppedAbort {
+		return
+	}
+	for _, t := range r.outcomes[i] {
+		if t.ByHand && t.Reached && t.State != policy.NeedsRecovery {
+			r.byHand.Targets-- // it was counted when the wave accepted it
+			r.takeByHand(ctx, &wayBack{wave: i + 1, target: t.Name, byHand: true}, Command{Target: t.Name})
+		}
+	}
 }
 
 // freeByHand lets rollbacks by hand go on over their budget once everything goes back: that one has a budget of its own.

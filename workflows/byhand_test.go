@@ -580,3 +580,175 @@ func TestALaterRollbackOfOneTargetOrWaveTouchesNothingElse(t *testing.T) {
 		})
 	}
 }
+
+func TestARollbackByHandOverItsBudgetAsksAPerson(t *testing.T) {
+	for _, next := range []string{Resume, RollBack} {
+		t.Run(next, func(t *testing.T) {
+			p := tolerant(3, "a,b,c", "d")
+			p.Waves.Waves[1].Approval = &policy.Approval{Min: 1}
+			p.Rollback = &policy.Rollback{MaxFailures: amount(0), MaxConcurrency: amount(1)}
+			w := newWorld(t, p, "a", "b", "c", "d")
+			n := 0
+			w.fleet.on["restore a"] = func() (executors.Result, error) {
+				if n++; n == 1 {
+					return executors.Result{Outcome: executors.Failed, Reason: "stuck"}, nil
+				}
+				return works()
+			}
+			w.send(10*time.Minute, RollBack, takesBack(1, "1"))
+			var over, held RolloutStatus
+			w.at(20*time.Minute, &over)
+			w.send(30*time.Minute, next, map[string]any{"by": "bob", "id": "on"})
+			w.at(40*time.Minute, &held)
+			w.send(50*time.Minute, Abort, nil)
+			s := w.run()
+			if over.State != RollingBack || !slices.ContainsFunc(over.Waits, func(w policy.Wait) bool { return w.Rule == "rollback.maxFailures" }) || over.Rollback.Counts[policy.RolledBack] != 0 {
+				t.Errorf("over its budget: %s, waits %+v", over.State, over.Waits)
+			}
+			if next == Resume {
+				wantReceipt(t, s, "on", true, "goes on with the others")
+				wantHold(t, held, "1 target did not come back")
+				w.wantAsked("apply a v2", "apply b v2", "apply c v2", "restore a v1", "restore b v1", "restore c v1")
+				return
+			}
+			if s.State != RolledBack || w.fleet.version("a") != "v1" {
+				t.Errorf("%s (%s), asked %v; want what was over its budget to hold nothing back", s.State, s.Reason, w.fleet.log())
+			}
+		})
+	}
+}
+
+func TestTargetsOfAWaveThatWentBackCanBeRetried(t *testing.T) {
+	p := waves("a,b,c", "d")
+	p.Waves.Waves[0].MaxConcurrency = amount(1)
+	p.Waves.Waves[1].Approval = &policy.Approval{Min: 1}
+	w := newWorld(t, p, "a", "b", "c", "d")
+	w.fleet.on["apply b"] = w.until(30*time.Minute, blocked, works)
+	w.send(10*time.Minute, RollBack, takesBack(1, "1"))
+	w.send(20*time.Minute, Resume, nil)
+	for i, name := range []string{"a", "b", "c"} {
+		w.send(time.Hour+time.Duration(i)*time.Minute, Retry, map[string]any{"target": name, "id": "retry " + name})
+	}
+	w.send(2*time.Hour, Approve, map[string]any{"by": "bob"})
+	s := w.run()
+	if s.State != Succeeded || s.Reason != "each wave is done" || s.Counts[policy.Succeeded] != 4 {
+		t.Errorf("%s (%s), counts %v, commands %+v", s.State, s.Reason, s.Counts, s.Commands)
+	}
+}
+
+func TestARejectThatHoldsSwallowsNoRollbackByHand(t *testing.T) {
+	p := waves("a,b", "c")
+	p.Rollback = &policy.Rollback{OnReject: policy.RejectHolds}
+	w := newWorld(t, p, "a", "b", "c")
+	w.hangChange(30*time.Minute, executors.Apply, "a")
+	w.send(10*time.Minute, RollBack, takesBack("a", "1"))
+	w.send(11*time.Minute, Reject, map[string]any{"by": "bob", "id": "reject"})
+	w.send(12*time.Minute, RollBack, takesBack("b", "2"))
+	var held RolloutStatus
+	w.at(time.Hour, &held)
+	w.send(2*time.Hour, Abort, nil)
+	w.run()
+	if held.State != Holding || w.fleet.version("a") != "v1" || w.fleet.version("b") != "v1" || held.Counts[policy.RolledBack] != 2 || held.Rollback.Targets != 2 {
+		t.Errorf("%s (%s), counts %v, rollback %+v", held.State, held.Reason, held.Counts, held.Rollback)
+	}
+	wantReceipt(t, held, "2", true, "b goes back to v1; that it was stopped (reject) stands")
+}
+
+func TestARejectWhileAllGoBackByHandEndsRolledBack(t *testing.T) {
+	p := waves("a", "b")
+	p.Waves.Waves[1].Approval = &policy.Approval{Min: 1}
+	w := newWorld(t, p, "a", "b")
+	w.hangChange(30*time.Minute, executors.Restore, "a")
+	w.send(10*time.Minute, RollBack, takesBack("a", "1"))
+	w.send(20*time.Minute, Reject, nil)
+	if s := w.run(); s.State != RolledBack || len(w.fleet.log()) != 2 {
+		t.Errorf("%s (%s), asked %v", s.State, s.Reason, w.fleet.log())
+	}
+}
+
+func TestAWaveThatWasNotReadYetIsLeftOutWhenItGoesBack(t *testing.T) {
+	w := newWorld(t, waves("a", "b,c", "d"), "a", "b", "c", "d")
+	hang(w, "LoadWave", w.acts.LoadWave, func(ref activities.WaveRef) bool { return ref.Wave == 2 }, time.Hour)
+	w.send(10*time.Minute, RollBack, takesBack(2, "1"))
+	w.send(11*time.Minute, Resume, map[string]any{"id": "go"})
+	s := w.run()
+	w.wantAsked("apply a v2", "apply d v2")
+	if s.State != Succeeded || s.Counts[policy.Skipped] != 2 || !receiptOf(t, s, "go").Accepted {
+		t.Errorf("%s (%s), counts %v, commands %+v", s.State, s.Reason, s.Counts, s.Commands)
+	}
+}
+
+func TestASignalThatComesWithAnAnswerIsHeardFirst(t *testing.T) {
+	w := newWorld(t, waves("a,b", "c"), "a", "b", "c")
+	// It arrives in the moment in which the wave's last change ends.
+	w.hangChange(10*time.Minute, executors.Apply, "b")
+	w.send(10*time.Minute, RollBack, takesBack("a", "1"))
+	var held RolloutStatus
+	w.at(time.Hour, &held)
+	w.send(2*time.Hour, Resume, nil)
+	s := w.run()
+	wantHold(t, held, "a went back by hand")
+	if held.Waves[1].StartedAt != (time.Time{}) || s.State != Succeeded || w.fleet.version("a") != "v1" {
+		t.Errorf("wave 2 opened at %s; %s (%s)", held.Waves[1].StartedAt, s.State, s.Reason)
+	}
+}
+
+func TestApplyCommandByHand(t *testing.T) {
+	progress := func(change func(*policy.Progress)) policy.Progress {
+		p := policy.Progress{Plan: policy.Plan{Digest: "d", Waves: []policy.Wave{{Name: "one", Size: 2}, {Name: "two", Size: 2}, {Name: "three", Size: 2}}},
+			Waves: []policy.WaveProgress{{Phase: policy.WaveDone, Reached: 2}, {Phase: policy.WaveRunning, Open: true}, {Phase: policy.WavePending}}}
+		if change != nil {
+			change(&p)
+		}
+		return p
+	}
+	stopped := func(cause policy.StopCause) func(*policy.Progress) {
+		return func(p *policy.Progress) { p.Stop.Cause = cause }
+	}
+	done := TargetFacts{Wave: 1, State: policy.Succeeded, Reached: true, From: "v1", FromKnown: true}
+	with := func(f TargetFacts, change func(*TargetFacts)) TargetFacts { change(&f); return f }
+	for name, test := range map[string]struct {
+		p      policy.Progress
+		c      Command
+		f      CommandFacts
+		effect Effect
+		holds  bool
+		says   string // of a refusal when it begins with "no: "
+	}{
+		"a closed wave's target":       {progress(nil), Command{Target: "a"}, CommandFacts{Planned: true, Target: done}, Effect{TakeTarget: true, Wave: 1}, true, "a goes back to v1"},
+		"an open wave's target":        {progress(nil), Command{Target: "a"}, CommandFacts{Planned: true, Target: TargetFacts{Wave: 2}}, Effect{Order: RollBack, Wave: 2}, true, "passed to wave 2"},
+		"a closed wave":                {progress(nil), Command{Wave: 1}, CommandFacts{Planned: true}, Effect{TakeWave: true, Wave: 1}, true, "wave 1 (one) goes back"},
+		"an open wave":                 {progress(nil), Command{Wave: 2}, CommandFacts{Planned: true}, Effect{TakeWave: true, Wave: 2}, true, "wave 2 (two) goes back"},
+		"before the plan":              {policy.Progress{}, Command{Target: "a"}, CommandFacts{}, Effect{}, false, "no: there is no plan yet"},
+		"under an earlier release":     {progress(nil), Command{Target: "a"}, CommandFacts{Planned: true, Earlier: true, Target: done}, Effect{}, false, "no: this rollout began under a release"},
+		"in a run of one target alone": {progress(nil), Command{}, CommandFacts{Planned: true, Limited: "b"}, Effect{}, false, "no: this run takes back b"},
+		"while it aborts":              {progress(stopped(policy.StoppedAbort)), Command{Target: "a"}, CommandFacts{Planned: true, Target: done}, Effect{}, false, "no: it is aborting"},
+		"while everything goes back":   {progress(stopped(policy.StoppedRollback)), Command{Target: "a"}, CommandFacts{Planned: true, Target: done}, Effect{}, false, "this changes nothing"},
+		"after a breach":               {progress(stopped(policy.StoppedBreach)), Command{Target: "a"}, CommandFacts{Planned: true, Target: done}, Effect{TakeTarget: true, Wave: 1}, false, "that it was stopped (breach) stands"},
+		"that it is on its way":        {progress(nil), Command{Target: "a"}, CommandFacts{Planned: true, Target: with(done, func(f *TargetFacts) { f.Returning = true })}, Effect{}, false, "on its way back already"},
+		"that is back": {progress(nil), Command{Target: "a"}, CommandFacts{Planned: true, Target: with(done, func(f *TargetFacts) { f.State, f.Reached = policy.RolledBack, false })},
+			Effect{}, false, "a runs v1 again already"},
+		"that was skipped":          {progress(nil), Command{Target: "a"}, CommandFacts{Planned: true, Target: TargetFacts{Wave: 1, State: policy.Skipped}}, Effect{}, false, "no: a was not reached (Skipped)"},
+		"of a wave to come":         {progress(nil), Command{Target: "a"}, CommandFacts{Planned: true, Target: TargetFacts{Wave: 3}}, Effect{}, false, "no: a has not been reached: wave 3 has not begun"},
+		"of another wave":           {progress(nil), Command{Target: "a", Wave: 2}, CommandFacts{Planned: true, Target: done}, Effect{}, false, "no: a is in wave 1, not in wave 2"},
+		"an unknown target":         {progress(nil), Command{Target: "z"}, CommandFacts{Planned: true}, Effect{}, false, `no: the plan has no target "z"`},
+		"a wave out of range":       {progress(nil), Command{Wave: 4}, CommandFacts{Planned: true}, Effect{}, false, "no: there is no wave 4; the plan has 3"},
+		"a wave to come":            {progress(nil), Command{Wave: 3}, CommandFacts{Planned: true}, Effect{}, false, "no: wave 3 has not begun"},
+		"a wave that is on its way": {progress(func(p *policy.Progress) { p.Waves[1].ByHand = true }), Command{Wave: 2}, CommandFacts{Planned: true}, Effect{}, false, "is going back by hand already"},
+		"a wave with nothing left":  {progress(func(p *policy.Progress) { p.Waves[0].Reached, p.Waves[0].Counts.Taken = 0, 2 }), Command{Wave: 1}, CommandFacts{Planned: true}, Effect{}, false, "is back already"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			next, effect, answer, err := ApplyCommand(test.p, RollBack, test.c, test.f)
+			says, refused := strings.CutPrefix(test.says, "no: ")
+			if err != nil {
+				answer = err.Error()
+			}
+			if refused != (err != nil) || !strings.Contains(answer, says) || effect != test.effect || next.ByHand.Holding != test.holds {
+				t.Errorf("effect %+v, holding %t, %q (%v); want %+v, %t, %q", effect, next.ByHand.Holding, answer, err, test.effect, test.holds, test.says)
+			}
+			if test.p.ByHand.Holding || len(test.p.ByHand.Taken) > 0 {
+				t.Error("it changed the progress that it was given")
+			}
+		})
+	}
+}

@@ -256,6 +256,9 @@ func (r *rollout) prepareRollback(ctx workflow.Context) error {
 	}
 	if r.progress.Stop.Cause == policy.NotStopped {
 		r.progress.Stop = policy.Stop{Cause: policy.StoppedRollback, By: r.in.By, Reason: r.in.Reason}
+		if only := r.in.limited(); only != "" {
+			r.progress.Stop.Reason = strings.TrimSuffix("only "+only+": "+r.in.Reason, ": ")
+		}
 	}
 	return nil
 }
@@ -275,6 +278,9 @@ func (r *rollout) cutOff(ctx workflow.Context) {
 func (r *rollout) recount(i int) {
 	w := &r.progress.Waves[i]
 	w.Reached, w.Counts = 0, policy.WaveCounts{}
+	if w.ByHand && len(r.outcomes[i]) == 0 {
+		w.Counts.Skipped = r.progress.Plan.Waves[i].Size // left out before it had read its targets
+	}
 	for _, t := range r.outcomes[i] {
 		if t.Reached {
 			w.Reached++
@@ -473,6 +479,7 @@ func (r *rollout) closed(ctx workflow.Context, i int, result WaveResult, err err
 		r.answer(ctx, a)
 	}
 	r.unanswered(ctx, i)
+	r.finishByHand(ctx, i)
 	r.countByHand(ctx)
 	switch result.Phase {
 	case policy.WaveBreached:

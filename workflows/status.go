@@ -87,6 +87,8 @@ func (r *rollout) waveStatus(i int) WaveStatus {
 		for _, t := range r.outcomes[i] {
 			s.Counts[t.State]++
 		}
+	case w.ByHand && !w.Open: // left out before it had read its targets
+		s.Counts[policy.Skipped] = plan.Size
 	case plan.Size > 0:
 		s.Counts[policy.Pending] = plan.Size
 	}
@@ -161,6 +163,9 @@ func (r *rollout) markdown() string {
 			flying += part.report.Counts.InFlight
 		}
 		fmt.Fprintf(&b, "\nRollback of %d targets, %d in flight\n", r.back.Targets, flying)
+	} else if r.byHand.ByHand {
+		back := r.byHandStatus()
+		fmt.Fprintf(&b, "\nRollback %s; %d targets so far, %d in flight\n", escape(clip(back.Cause, 200)), back.Targets, back.InFlight)
 	}
 	shown := 0
 	for n := len(r.receipts) - 1; n >= 0 && shown < 3; n-- {
