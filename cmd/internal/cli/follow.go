@@ -61,8 +61,8 @@ type followOptions struct {
 	final bool
 	// back reports that a rollback was asked for, so that RolledBack is what was wanted.
 	back bool
-	// byHand reports that one target or wave was asked back, so that its return is the end of the wait.
-	byHand bool
+	// byHand is the id of the command that asked one target or wave back: its return is then the end of the wait.
+	byHand string
 }
 
 // follow shows a run until it ends, and returns an error with the exit code of its end. Ending the command ends nothing
@@ -75,6 +75,7 @@ func follow(ctx context.Context, f *Factory, t *temporal, o followOptions) error
 	var (
 		status workflows.RolloutStatus
 		remark string
+		back   bool // what was asked back by hand is
 		err    error
 	)
 	for {
@@ -90,8 +91,10 @@ func follow(ctx context.Context, f *Factory, t *temporal, o followOptions) error
 			bell.await(ctx, settle)
 			break
 		}
-		if o.byHand && remark == "" && isBackByHand(status) {
-			break
+		if o.byHand != "" && remark == "" {
+			if back, err = isBackByHand(status, o.byHand); back || err != nil {
+				break
+			}
 		}
 		if o.wait.NoInput && (status.State == workflows.AwaitingApproval || status.State == workflows.Holding) {
 			break
@@ -117,15 +120,27 @@ func follow(ctx context.Context, f *Factory, t *temporal, o followOptions) error
 			return err
 		}
 	}
-	if o.byHand && !status.State.Ended() && isBackByHand(status) {
+	if back {
 		return outcomeByHand(f, status)
 	}
 	return outcome(f, status, o.back)
 }
 
-// isBackByHand reports whether no target or wave is on its way back by hand any more.
-func isBackByHand(s workflows.RolloutStatus) bool {
-	return s.State != workflows.RollingBack && (s.Rollback == nil || (s.Rollback.ByHand && !s.Rollback.EndedAt.IsZero()))
+// isBackByHand reports whether the rollout has taken a rollback by hand, and nothing is on its way back by hand any more.
+// Its error is the refusal of a command that had been stored until a worker came.
+func isBackByHand(s workflows.RolloutStatus, id string) (bool, error) {
+	for _, receipt := range s.Commands {
+		switch {
+		case receipt.ID != id:
+		case receipt.Pending:
+			return false, nil
+		case !receipt.Accepted:
+			return false, failf(exitRefused, "%s was refused: %s", receipt.Name, receipt.Answer)
+		default:
+			return s.State != workflows.RollingBack && (s.Rollback == nil || (s.Rollback.ByHand && !s.Rollback.EndedAt.IsZero())), nil
+		}
+	}
+	return false, nil
 }
 
 // outcomeByHand is the exit code of a rollback by hand that has ended.

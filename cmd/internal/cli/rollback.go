@@ -93,7 +93,11 @@ func rollbackRun(ctx context.Context, o *RollbackOptions) error {
 	if sent.Receipt != nil {
 		f.note("accepted: %s", sent.Receipt.Answer)
 	}
-	return follow(ctx, f, t, followOptions{run: r, format: o.Format.Format(), wait: o.Wait, final: true, back: true, byHand: o.limited() != ""})
+	follows := followOptions{run: r, format: o.Format.Format(), wait: o.Wait, final: true, back: true}
+	if o.limited() != "" {
+		follows.byHand = sent.Payload.ID
+	}
+	return follow(ctx, f, t, follows)
 }
 
 // limited names what alone goes back; empty: everything.

@@ -184,3 +184,28 @@ func TestATargetWhoseRealChecksFailGoesBackAlone(t *testing.T) {
 		})
 	}
 }
+
+// TestARollbackByHandIsTakenWithNoWorkerAlive fails when a rollback of one target that comes while no worker is alive is
+// lost, or when an approval that comes with it opens the next wave first.
+func TestARollbackByHandIsTakenWithNoWorkerAlive(t *testing.T) {
+	t.Parallel()
+	const n = 4
+	l, s := newLane(t), newSimSite(t, scenario(n))
+	l.startWorker()
+	in := l.start(s.documents(n, `  - waves:
+      - {name: first, select: 'target.name < "c03"', maxConcurrency: 2}
+      - {name: rest, select: 'true', maxConcurrency: 2, approval: {min: 1}}
+`), "v2")
+	l.until("wave 2 asks", func(s workflows.RolloutStatus) bool { return s.State == workflows.AwaitingApproval })
+	before := len(s.order())
+	l.stopWorker()
+	l.signal(workflows.Approve, workflows.Command{By: "bob", Wave: 2})
+	l.signal(workflows.RollBack, workflows.Command{By: "ann", Target: "c01"})
+	l.startWorker()
+	l.until("it holds", func(s workflows.RolloutStatus) bool { return s.State == workflows.Holding && len(s.Approvals) == 1 })
+	if since := s.order()[before:]; !slices.Equal(since, []string{"restore c01"}) {
+		t.Errorf("asked for %v, want c01 back and nothing else", since)
+	}
+	l.signal(workflows.Resume, workflows.Command{By: "ann"})
+	l.wantEnd(in, workflows.Succeeded, map[policy.TargetState]int{policy.RolledBack: 1, policy.Succeeded: 3})
+}
