@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // What went back by hand holds the rollout until somebody resumes, whatever else it would do.
@@ -80,7 +81,7 @@ func TestDecideWaveWithoutWhatWentBackByHand(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if d := DecideWave(tt.s); d.Phase != tt.phase || len(d.Start) > 0 {
+			if d := DecideWave(tt.s, time.Time{}); d.Phase != tt.phase || len(d.Start) > 0 {
 				t.Errorf("got %+v, want %s and nothing started", d, tt.phase)
 			}
 		})

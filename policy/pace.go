@@ -59,8 +59,13 @@ func (s WaveState) unmet(target int) int {
 	return -1
 }
 
-// met reports whether a dependency of a target is met. Targets that were skipped are not waited for where a policy's are,
-// but at least one must have succeeded.
+// left reports whether a target has left the wave: it was skipped, or a person took it back.
+func (t TargetProgress) left() bool {
+	return t.State == Skipped || t.State == Removed || t.State == RolledBack
+}
+
+// met reports whether a dependency of a target is met. Targets that have left the wave are not waited for where a policy's
+// are, but at least one must have succeeded.
 func (s WaveState) met(n, target int) bool {
 	d := s.Dependencies[n]
 	if d.Kind == WaitForEnvironment || d.Kind == WaitForDeployment {
@@ -71,7 +76,7 @@ func (s WaveState) met(n, target int) bool {
 		switch t := s.Targets[i]; {
 		case !t.InFlight && (t.State == Succeeded || t.State == NoChange):
 			succeeded++
-		case d.Kind == WaitForPolicy && (t.State == Skipped || t.State == Removed):
+		case d.Kind == WaitForPolicy && t.left():
 		default:
 			return false
 		}
@@ -102,7 +107,7 @@ func (s WaveState) subject(n int) string {
 	case WaitForTarget:
 		for _, i := range d.Here {
 			t := s.Targets[i]
-			if t.State == Skipped || t.State == Failed || t.State == NeedsRecovery || t.State == Unreachable {
+			if t.left() || t.State == Failed || t.State == NeedsRecovery || t.State == Unreachable {
 				return fmt.Sprintf("%s, which is %s", d.Name, t.State)
 			}
 		}
@@ -111,7 +116,7 @@ func (s WaveState) subject(n int) string {
 		done, left := 0, 0
 		for _, i := range d.Here {
 			t := s.Targets[i]
-			if t.State == Skipped || t.State == Removed {
+			if t.left() {
 				continue
 			}
 			if left++; !t.InFlight && (t.State == Succeeded || t.State == NoChange) {

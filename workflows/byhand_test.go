@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	commonpb "go.temporal.io/api/common/v1"
+
 	"github.com/stretchr/testify/mock"
 
 	"github.com/seed-a0a4f4e3/sluice/activities"
@@ -751,4 +753,31 @@ func TestApplyCommandByHand(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A misspelt scope that was ignored would take back everything where a person named one target; anything else that is
+// unknown keeps nobody from stopping.
+func TestMisspeltScopeTakesBackNothing(t *testing.T) {
+	for payload, want := range map[string]string{
+		`{"targets":["a"]}`:            "targets",
+		`{"wav":2}`:                    "wav",
+		`{"waveNumber":2,"by":"ann"}`:  "waveNumber",
+		`{"resource":"a"}`:             "resource",
+		`{"target":"a","Cluster":"b"}`: "Cluster",
+		`{"extra":1}`:                  "",
+		`{"why":"errors","by":"ann"}`:  "",
+		`{"Target":"a","wave":1}`:      "",
+		`[1]`:                          "",
+	} {
+		if got := misspeltScope(&commonpb.Payload{Data: []byte(payload)}); got != want {
+			t.Errorf("%s: got %q, want %q", payload, got, want)
+		}
+	}
+	w := newWorld(t, linear(10*time.Minute), "a", "b", "c")
+	w.send(12*time.Minute, RollBack, map[string]any{"by": "ann", "tragets": "a"})
+	s := w.run()
+	if r := s.Commands; s.State != Succeeded || len(r) != 1 || r[0].Accepted || !strings.Contains(r[0].Answer, `unknown field "tragets"`) {
+		t.Errorf("%s (%s), %+v", s.State, s.Reason, r)
+	}
+	wantStarts(t, w, "apply a v2 +0s", "apply b v2 +10m", "apply c v2 +20m")
 }

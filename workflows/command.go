@@ -11,6 +11,7 @@ import (
 	"time"
 
 	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/sdk/workflow"
 
 	"github.com/seed-a0a4f4e3/sluice/policy"
 )
@@ -67,6 +68,27 @@ func ParseCommand(name string, payload *commonpb.Payload) (c Command, remark str
 		}
 	}
 	return Command{}, "", fmt.Errorf("the payload is not understood (%s); send a JSON object such as %s", clip(strings.TrimPrefix(err.Error(), "json: "), 120), example(name))
+}
+
+// misspeltScope returns a field that may be meant to say what goes back. Ignoring it would take back everything where a
+// person named one target.
+func misspeltScope(payload *commonpb.Payload) string {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(payload.GetData(), &fields) != nil {
+		return ""
+	}
+	for _, name := range workflow.DeterministicKeys(fields) {
+		lower := strings.ToLower(name)
+		if lower == "target" || lower == "wave" {
+			continue
+		}
+		for _, part := range []string{"tar", "trag", "trg", "tgt", "wav", "wve", "resource", "cluster", "node", "scope"} {
+			if strings.Contains(lower, part) {
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 func example(name string) string {

@@ -349,3 +349,33 @@ func TestRetryInAPaceWaitsForItsTurn(t *testing.T) {
 	}
 	wantStarts(t, w, "apply a v2 +0s", "apply b v2 +10m", "apply a v2 +20m", "apply c v2 +30m")
 }
+
+// One that went back by hand holds the others; the resume goes on without it, and releases no backlog.
+func TestTakenBackByHandInAPace(t *testing.T) {
+	w := newWorld(t, linear(10*time.Minute), "a", "b", "c", "d")
+	w.send(17*time.Minute, RollBack, map[string]any{"by": "ann", "target": "a"})
+	w.send(time.Hour, Resume, map[string]any{"by": "ann"})
+	s := w.run()
+	wantStarts(t, w, "apply a v2 +0s", "apply b v2 +10m", "restore a v1 +17m", "apply c v2 +1h", "apply d v2 +1h10m")
+	if s.State != Succeeded || s.Counts[policy.RolledBack] != 1 {
+		t.Errorf("state = %s (%s), counts %v", s.State, s.Reason, s.Counts)
+	}
+}
+
+// Who waits for a target that a person took back does not start because of a resume.
+func TestTheRestDoesNotFollowACanaryThatWasTakenBack(t *testing.T) {
+	w := newWorldOf(t, canaries(), "x", "c", "y")
+	w.send(90*time.Second+time.Hour, RollBack, map[string]any{"by": "ann", "target": "c"})
+	w.send(2*time.Hour, Resume, map[string]any{"by": "ann"})
+	var held RolloutStatus
+	w.env.RegisterDelayedCallback(func() { held = w.status() }, 10*time.Hour)
+	w.send(20*time.Hour, RollBack, map[string]any{"by": "ann"})
+	s := w.run()
+	wantStarts(t, w, "apply c v2 +0s", "apply x v2 +1h", "restore c v1 +1h1m30s", "restore x v1 +20h")
+	if held.State != Holding || !strings.Contains(held.Reason, "1 target waits for c, which is RolledBack") {
+		t.Errorf("after the resume: %s (%s)", held.State, held.Reason)
+	}
+	if s.State != RolledBack {
+		t.Errorf("state = %s (%s)", s.State, s.Reason)
+	}
+}

@@ -60,6 +60,12 @@ func (r *rollout) command(ctx workflow.Context, name string, payload *commonpb.P
 			r.seen[name+" "+c.ID] = true
 		}
 	}
+	if name == RollBack {
+		if scope := misspeltScope(payload); scope != "" && workflow.GetVersion(ctx, changeByHand, workflow.DefaultVersion, 1) != workflow.DefaultVersion {
+			r.receipt(ctx, name, c, false, fmt.Sprintf(`unknown field %q; one target goes back with {"target":"NAME"}, one wave with {"wave":2}, everything without either; nothing was stopped`, clip(scope, 60)))
+			return
+		}
+	}
 	if name == RollBack && (c.Target != "" || c.Wave != 0) && r.planned {
 		r.earlier = workflow.GetVersion(ctx, changeByHand, workflow.DefaultVersion, 1) == workflow.DefaultVersion
 		r.commandByHand(ctx, newReceipt, c, remark)
