@@ -52,6 +52,11 @@ func TestScripts(t *testing.T) {
 			env.Setenv("SLUICE_ACTOR", "alice")
 			env.Setenv("TEMPORAL_ADDRESS", "127.0.0.1:1")
 			env.Setenv("TZ", "UTC")
+			examples, err := filepath.Abs(filepath.Join("..", "deploy", "examples"))
+			if err != nil {
+				return err
+			}
+			env.Setenv("EXAMPLES", examples)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

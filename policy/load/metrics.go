@@ -250,14 +250,16 @@ func (s *session) provider(f *fields, m *metric, check *string, declared []strin
 	}
 	before := s.found
 	m.config = s.json(config, path)
+	if s.found > before {
+		return
+	}
+	// Both are said: a field that has no place here may hold a template that has no value either.
 	if check == nil {
 		s.templates(config, path, metricTemplates, declared)
 	} else if *check == "" {
 		s.templates(config, path, metricTemplates, argumentNames(m))
 	} else {
 		s.fault(n.place, f.at("provider"), "a metric has one provider: `check: %s` brings its own; leave one of them out", *check)
-	}
-	if s.found > before {
 		return
 	}
 	if err := kind.Decode(m.config); err != nil {

@@ -157,9 +157,15 @@ func requested(t *testing.T, log, from string) []string {
 	return asked
 }
 
+// inSubset are the variations that a run without the full tag goes through, since each takes about a minute.
+func inSubset(folder, only string) bool { return full || folder == only }
+
 // The guide's documents, on a real server and a Datadog that answers the vendor's client, six hundred times as fast.
 func TestMultiRegionGuideRunsToItsEnd(t *testing.T) {
 	for _, v := range variations {
+		if !inSubset(v.folder, "by-region") {
+			continue
+		}
 		t.Run(v.folder, func(t *testing.T) {
 			t.Parallel()
 			url, log := guideFleet(t)
@@ -199,6 +205,9 @@ func TestMultiRegionGuideRunsToItsEnd(t *testing.T) {
 // decides.
 func TestMultiRegionGuideStopsAtABadCluster(t *testing.T) {
 	for _, v := range variations {
+		if !inSubset(v.folder, "canary") {
+			continue
+		}
 		t.Run(v.folder, func(t *testing.T) {
 			t.Parallel()
 			url, log := guideFleet(t)
@@ -227,11 +236,8 @@ func TestMultiRegionGuideStopsAtABadCluster(t *testing.T) {
 			}
 			l.signal(workflows.RollBack, workflows.Command{By: "ann", Reason: "errors"})
 			s = l.ended()
-			ending := workflows.RolledBack
-			if at == 0 && s.State != ending {
-				t.Errorf("state = %s (%s), want %s: the only one that was reached is back already", s.State, s.Reason, ending)
-			} else if s.State != ending {
-				t.Errorf("state = %s (%s), want %s", s.State, s.Reason, ending)
+			if s.State != workflows.RolledBack {
+				t.Errorf("state = %s (%s), want %s", s.State, s.Reason, workflows.RolledBack)
 			}
 			if diff := cmp.Diff(append(want, back...), requested(t, log, "v1.2.2")); diff != "" {
 				t.Errorf("asked until it was taken back (-want +got):\n%s", diff)
