@@ -92,6 +92,32 @@ func TestHistoriesReplay(t *testing.T) {
 			l.until("wave 2 is back", holds(3))
 			l.signal(workflows.Resume, workflows.Command{By: "bob"})
 		}, workflows.Succeeded, []string{workflows.RolloutType, workflows.WaveType, workflows.TargetType, workflows.RollbackType}},
+		{"gradual", `  - failureThreshold: {maxFailures: 1}
+---
+type: Policy
+name: rest
+selectors: [{resource: resource.name != "c03"}]
+rules:
+  - deploymentDependency: {waitFor: c03}
+  - gradualRollout: {rolloutType: linear, timeScaleInterval: 2}
+`, func(s *fleet.Scenario) {
+			s.Failures = []fleet.Failure{{Match: fleet.Match{Targets: []string{"c05"}}, Version: "v2"}}
+		}, func(l *lane) {
+			l.until("c01 has started", func(s workflows.RolloutStatus) bool { return s.Counts[policy.Succeeded] == 2 })
+			l.signal(workflows.Pause, workflows.Command{By: "bob"})
+			l.until("it is paused", func(s workflows.RolloutStatus) bool { return s.State == workflows.Paused })
+			l.signal(workflows.Resume, workflows.Command{By: "bob"})
+			l.signal(workflows.Skip, workflows.Command{By: "bob", Target: "c06", Reason: "in repair"})
+		}, workflows.SucceededWithFailures, []string{workflows.RolloutType, workflows.WaveType, workflows.TargetType}},
+		{"waiting", `  - deploymentDependency: {waitFor: Staging}
+---
+type: Environment
+name: Staging
+resourceSelector: 'false'
+`, nil, func(l *lane) {
+			l.until("it waits for Staging", func(s workflows.RolloutStatus) bool { return strings.Contains(s.Reason, `environment "Staging"`) })
+			l.signal(workflows.Abort, workflows.Command{By: "bob"})
+		}, workflows.Aborted, []string{workflows.RolloutType, workflows.WaveType}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
