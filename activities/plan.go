@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/seed-a0a4f4e3/sluice/inventory/ledger"
 	"github.com/seed-a0a4f4e3/sluice/policy"
@@ -116,9 +115,18 @@ type WaveSlice struct {
 	SoakChecks bool `json:"soakChecks,omitempty"`
 	// Applied holds, for each metric of the plan, whether it is measured during apply.
 	Applied []bool `json:"applied,omitempty"`
-	// Paces and Dependencies are the plan's; of a dependency's targets it has those of this wave.
-	Paces        []policy.Pace       `json:"paces,omitempty"`
-	Dependencies []policy.Dependency `json:"dependencies,omitempty"`
+	// Paces and Dependencies are the plan's.
+	Paces        []policy.Pace    `json:"paces,omitempty"`
+	Dependencies []WaveDependency `json:"dependencies,omitempty"`
+}
+
+// WaveDependency is one of the plan's dependencies as a wave sees it.
+type WaveDependency struct {
+	Policy string                `json:"policy"`
+	Name   string                `json:"name"`
+	Kind   policy.DependencyKind `json:"kind"`
+	// Here are the targets of this wave that must have succeeded, as indices.
+	Here []int `json:"here,omitempty"`
 }
 
 // LoadWave returns a wave of a stored plan. Idempotent and read-only.
@@ -137,9 +145,18 @@ func (a *Activities) LoadWave(ctx context.Context, ref WaveRef) (WaveSlice, erro
 		pace.Interval = a.TimeScale.Duration(pace.Interval)
 		out.Paces = append(out.Paces, pace)
 	}
+	at := make(map[string]int, len(out.Wave.Targets))
+	for i, t := range out.Wave.Targets {
+		at[t.Name] = i
+	}
 	for _, d := range p.plan.Dependencies {
-		d.Targets = slices.DeleteFunc(slices.Clone(d.Targets), func(name string) bool { return p.targets[name].wave != ref.Wave })
-		out.Dependencies = append(out.Dependencies, d)
+		one := WaveDependency{Policy: d.Policy, Name: d.Name, Kind: d.Kind}
+		for _, name := range d.Targets {
+			if i, here := at[name]; here {
+				one.Here = append(one.Here, i)
+			}
+		}
+		out.Dependencies = append(out.Dependencies, one)
 	}
 	targets := make([]policy.PlannedTarget, len(out.Wave.Targets))
 	for i, t := range out.Wave.Targets {

@@ -256,6 +256,9 @@ const (
 	WaitForDeployment  DependencyKind = "deployment"  // another deployment, on the same target
 )
 
+// Outside reports whether it is met outside of the rollout, so that the ledger has to be asked.
+func (k DependencyKind) Outside() bool { return k == WaitForEnvironment || k == WaitForDeployment }
+
 // Amount is a number of targets, or a percentage of a scope that its field names.
 type Amount struct {
 	Value   int  `json:"value"`

@@ -36,12 +36,13 @@ type TargetWait struct {
 
 // Mark notes for which targets nothing has to be waited for any more, as of now. It is called before each decision.
 func (s *WaveState) Mark(now time.Time) {
+	met := s.metHere()
 	for i := range s.Targets {
 		t := &s.Targets[i]
 		if t.State != Pending || t.InFlight {
 			continue
 		}
-		if s.unmet(i) >= 0 {
+		if s.unmet(i, met) >= 0 {
 			t.Free = time.Time{}
 		} else if t.Free.IsZero() {
 			t.Free = now
@@ -49,10 +50,10 @@ func (s *WaveState) Mark(now time.Time) {
 	}
 }
 
-// unmet returns the first dependency of a target that is not met, as an index, or -1.
-func (s WaveState) unmet(target int) int {
+// unmet returns the first dependency of a target that is not met, as an index, or -1; here is what metHere returned.
+func (s WaveState) unmet(target int, here []bool) int {
 	for _, n := range s.Targets[target].After {
-		if !s.met(n, target) {
+		if !here[n] && !s.Dependencies[n].Met[target] {
 			return n
 		}
 	}
@@ -64,31 +65,30 @@ func (t TargetProgress) left() bool {
 	return t.State == Skipped || t.State == Removed || t.State == RolledBack
 }
 
-// met reports whether a dependency of a target is met. Targets that have left the wave are not waited for where a policy's
-// are, but at least one must have succeeded.
-func (s WaveState) met(n, target int) bool {
-	d := s.Dependencies[n]
-	if d.Kind == WaitForEnvironment || d.Kind == WaitForDeployment {
-		return d.Met[target]
-	}
-	succeeded := 0
-	for _, i := range d.Here {
-		switch t := s.Targets[i]; {
-		case !t.InFlight && (t.State == Succeeded || t.State == NoChange):
-			succeeded++
-		case d.Kind == WaitForPolicy && t.left():
-		default:
-			return false
+// metHere reports which dependencies on targets of the wave are met. Targets that have left the wave are not waited for where
+// a policy's are, but at least one must have succeeded.
+func (s WaveState) metHere() []bool {
+	met := make([]bool, len(s.Dependencies))
+	for n, d := range s.Dependencies {
+		succeeded, missing := 0, 0
+		for _, i := range d.Here {
+			switch t := s.Targets[i]; {
+			case !t.InFlight && (t.State == Succeeded || t.State == NoChange):
+				succeeded++
+			case d.Kind != WaitForPolicy || !t.left():
+				missing++
+			}
 		}
+		met[n] = succeeded > 0 && missing == 0 && !d.Kind.Outside()
 	}
-	return succeeded > 0
+	return met
 }
 
 // hopeless reports whether a dependency can't be met any more unless a person does something: what it waits for has
 // ended without a success.
 func (s WaveState) hopeless(n int) bool {
 	d := s.Dependencies[n]
-	if d.Kind == WaitForEnvironment || d.Kind == WaitForDeployment {
+	if d.Kind.Outside() {
 		return false
 	}
 	for _, i := range d.Here {
@@ -177,7 +177,7 @@ func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgres
 			k.begun = t.Free
 		}
 	}
-	waiters := make([]int, len(s.Dependencies))
+	waiters, met := make([]int, len(s.Dependencies)), s.metHere()
 	wait := func(i int, reason string, next time.Time) {
 		c.waiting = append(c.waiting, TargetWait{Target: i, Reason: reason, Next: next})
 	}
@@ -195,7 +195,7 @@ func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgres
 			}
 			continue
 		}
-		if n := s.unmet(i); n >= 0 && !again {
+		if n := s.unmet(i, met); n >= 0 && !again {
 			wait(i, "it waits for "+s.subject(n), time.Time{})
 			waiters[n]++
 			if k != nil && k.before < 0 {
@@ -263,7 +263,7 @@ func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgres
 		if s.hopeless(n) {
 			w.Lifts = "retry what failed; what waits for it may be left out too; rollback, reject or abort ends the rollout"
 		}
-		c.outside = c.outside || d.Kind == WaitForEnvironment || d.Kind == WaitForDeployment
+		c.outside = c.outside || d.Kind.Outside()
 		c.waits = append(c.waits, w)
 	}
 	return c

@@ -117,11 +117,6 @@ type Dependency struct {
 	Targets []string `json:"targets,omitempty"`
 }
 
-// Outside reports whether it is met outside of the rollout, so that the ledger has to be asked.
-func (d Dependency) Outside() bool {
-	return d.Kind == WaitForEnvironment || d.Kind == WaitForDeployment
-}
-
 // Out is a target that the rollout leaves out.
 type Out struct {
 	Target string `json:"target"`

@@ -22,19 +22,9 @@ func (w *walk) pace(last []time.Time) {
 
 // depend takes what targets wait for, and begins to ask for what is decided outside of the rollout.
 func (w *walk) depend(ctx workflow.Context) {
-	at := map[string]int{}
-	for i, t := range w.state.Targets {
-		at[t.Name] = i
-	}
 	for n, d := range w.slice.Dependencies {
-		state := policy.DependencyState{Policy: d.Policy, Name: d.Name, Kind: d.Kind}
-		for _, name := range d.Targets {
-			if i, here := at[name]; here {
-				state.Here = append(state.Here, i)
-			}
-		}
-		w.state.Dependencies = append(w.state.Dependencies, state)
-		if d.Outside() {
+		w.state.Dependencies = append(w.state.Dependencies, policy.DependencyState{Policy: d.Policy, Name: d.Name, Kind: d.Kind, Here: d.Here})
+		if d.Kind.Outside() {
 			w.state.Dependencies[n].Met = map[int]bool{}
 			w.ask(ctx, n, d)
 		}
@@ -43,7 +33,7 @@ func (w *walk) depend(ctx workflow.Context) {
 
 // ask follows, beside everything else, a dependency that is met outside of the rollout, until each target that waits for
 // it has been let go or nothing starts any more.
-func (w *walk) ask(ctx workflow.Context, n int, d policy.Dependency) {
+func (w *walk) ask(ctx workflow.Context, n int, d activities.WaveDependency) {
 	in := activities.DependencyInput{Kind: d.Kind, Name: d.Name, Environment: w.subject.Environment, Deployment: w.subject.Deployment, Version: w.subject.Version}
 	waiting := map[string]int{}
 	for i, t := range w.state.Targets {

@@ -110,6 +110,7 @@ type walk struct {
 	report      Report
 	reporting   bool
 	reportedAll int // terminal targets at the last report
+	reportedAt  time.Time
 }
 
 // targetDetail is what a walk remembers of a target beside what decides.
@@ -513,10 +514,11 @@ const maxAttention = 20
 // tell sends the Rollout a report when there is something to tell: at once on a failure, a stop, an answer or a new
 // phase, else whenever a twentieth of the wave has ended. One report is under way at a time.
 func (w *walk) tell(ctx workflow.Context) {
-	now := w.current()
-	if w.reporting || !w.worth(now) {
+	now, at := w.current(), workflow.Now(ctx)
+	if w.reporting || !w.worth(now, at) {
 		return
 	}
+	w.reportedAt = at
 	w.report = now
 	w.reportedAll = terminal(w.state.Targets)
 	w.reporting = true
@@ -586,15 +588,16 @@ func (w *walk) current() Report {
 	return r
 }
 
-// maxWaits is how many waits a report tells; a wave of more than maxTold targets tells them with its other news only, so
-// that a rollout hears no more than the engine bears.
+// maxWaits is how many waits a report tells. A wave of more than maxTold targets tells of no others until waitsPause has
+// passed since its last report, so that a rollout hears no more than the engine bears.
 const (
-	maxWaits = 10
-	maxTold  = 100
+	maxWaits   = 10
+	maxTold    = 100
+	waitsPause = time.Minute
 )
 
 // worth reports whether a report says enough that is new.
-func (w *walk) worth(now Report) bool {
+func (w *walk) worth(now Report, at time.Time) bool {
 	was := w.report
 	if was.Sequence == 0 || now.Phase != was.Phase || now.Breached != was.Breached || now.Stopped != was.Stopped ||
 		now.Counts.Failures != was.Counts.Failures || now.Counts.Unreachable != was.Counts.Unreachable || now.Counts.Skipped != was.Counts.Skipped ||
@@ -610,7 +613,7 @@ func (w *walk) worth(now Report) bool {
 	if now.Stopped && len(now.InFlight) != len(was.InFlight) {
 		return true
 	}
-	if len(w.state.Targets) <= maxTold && !slices.Equal(now.Waits, was.Waits) {
+	if !slices.Equal(now.Waits, was.Waits) && (len(w.state.Targets) <= maxTold || !at.Before(w.reportedAt.Add(waitsPause))) {
 		return true
 	}
 	if w.restores && now.Counts.Pending == 0 && was.Counts.Pending > 0 {
