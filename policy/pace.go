@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 )
@@ -190,12 +189,13 @@ func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgres
 			k.position++
 		}
 		if !candidate(t) {
-			if k != nil && k.before < 0 && (t.InFlight || !t.State.Terminal()) {
+			// At the end of the wave, where targets are tried again, what has not started waits for them, if for anything.
+			if k != nil && k.before < 0 && (t.InFlight || !t.State.Terminal() && !again) {
 				k.before = i
 			}
 			continue
 		}
-		if n := s.unmet(i, met); n >= 0 && !again {
+		if n := s.unmet(i, met); n >= 0 {
 			wait(i, "it waits for "+s.subject(n), time.Time{})
 			waiters[n]++
 			if k != nil && k.before < 0 {
@@ -276,19 +276,25 @@ func waitFor(n int) string {
 	return fmt.Sprintf("%d targets wait", n)
 }
 
-// held says why a wave in which nothing can start any more, and nothing is in flight, holds for a person.
-func (c choice) held() string {
-	for _, w := range c.waits {
-		if w.Rule == "deploymentDependency" {
-			return w.Reason
-		}
-	}
-	return cmp.Or(firstReason(c.waiting), "nothing can start")
+// stuck reports whether nothing starts, now or later by itself, and nothing is in flight.
+func (c choice) stuck(counts WaveCounts) bool {
+	return len(c.start) == 0 && counts.InFlight == 0 && c.next.IsZero() && !c.outside
 }
 
-func firstReason(waiting []TargetWait) string {
-	if len(waiting) == 0 {
-		return ""
+// holding makes a decision that starts nothing for ever one that holds for a person, and says why.
+func (c choice) holding(d WaveDecision, counts WaveCounts) WaveDecision {
+	if !c.stuck(counts) {
+		return d
 	}
-	return waiting[0].Reason
+	d.Phase, d.Reason = WaveHeld, "nothing can start"
+	if len(c.waiting) > 0 {
+		d.Reason = c.waiting[0].Reason
+	}
+	for _, w := range c.waits {
+		if w.Rule == "deploymentDependency" {
+			d.Reason = w.Reason
+			break
+		}
+	}
+	return d
 }

@@ -180,12 +180,8 @@ func DecideWave(s WaveState, now time.Time) WaveDecision {
 		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, InFlight: c.InFlight, Pending: c.Pending, Bounds: s.bounds(c)})
 		chosen := s.choose(now, slots, func(t TargetProgress) bool { return t.State == Pending && !t.InFlight }, false)
 		d := WaveDecision{Phase: WaveRunning, Start: chosen.start, Next: chosen.next, Waiting: chosen.waiting, Waits: chosen.waits}
-		stuck := len(d.Start) == 0 && c.InFlight == 0 && d.Next.IsZero() && !chosen.outside
-		if stuck && again == 0 {
-			d.Phase, d.Reason = WaveHeld, chosen.held()
-		}
-		if !stuck || again == 0 {
-			return d
+		if !chosen.stuck(c) || again == 0 {
+			return chosen.holding(d, c)
 		}
 		// What the others wait for may be out of reach only for now.
 	}
@@ -195,7 +191,8 @@ func DecideWave(s WaveState, now time.Time) WaveDecision {
 	if again > 0 {
 		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, Pending: again, Bounds: s.bounds(c)})
 		chosen := s.choose(now, slots, unreached, true)
-		return WaveDecision{Phase: WaveRunning, Reason: "trying again what was out of reach", Again: chosen.start, Next: chosen.next, Waiting: chosen.waiting, Waits: chosen.waits}
+		return chosen.holding(WaveDecision{Phase: WaveRunning, Reason: "trying again what was out of reach", Again: chosen.start, Next: chosen.next,
+			Waiting: chosen.waiting, Waits: chosen.waits}, c)
 	}
 	switch {
 	case c.Skipped == len(s.Targets) && !s.AllSkippedAccepted && c.Taken > 0:
