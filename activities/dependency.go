@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -21,22 +22,21 @@ type DependencyInput struct {
 	Environment string `json:"environment"`
 	Deployment  string `json:"deployment"`
 	Version     string `json:"version"`
-	// Targets are those that wait.
+	// Targets are those that wait, Met those of them for which it was met when last looked.
 	Targets []string `json:"targets"`
+	Met     []string `json:"met,omitempty"`
 }
 
-// DependencyOutput is what has been met since.
+// DependencyOutput is for which targets it is met now.
 type DependencyOutput struct {
-	// Met need not wait any more; Missing do.
-	Met     []string `json:"met"`
-	Missing []string `json:"missing,omitempty"`
+	Met []string `json:"met,omitempty"`
 }
 
 // dependencyPause is the time between two looks into the ledger: a rollout that waits for another one waits for minutes.
 const dependencyPause = 5 * time.Second
 
-// AwaitDependency returns as soon as one of the targets need not wait any more. Until then each call looks once, and is
-// tried again. Idempotent and read-only.
+// AwaitDependency returns as soon as it is met for other targets than it was: for more of them, or for fewer, since what has
+// succeeded may be taken back. Until then each call looks once, and is tried again. Idempotent and read-only.
 func (a *Activities) AwaitDependency(ctx context.Context, in DependencyInput) (DependencyOutput, error) {
 	defer heartbeat(ctx)()
 	environment, deployment := in.Environment, in.Name
@@ -60,12 +60,15 @@ func (a *Activities) AwaitDependency(ctx context.Context, in DependencyInput) (D
 		why = fmt.Sprintf("its last rollout, of %s, was taken back", r.Version)
 	case r.Version != in.Version:
 		why = fmt.Sprintf("its last rollout is of %s, wanted is %s", r.Version, in.Version)
-	case in.Kind == policy.WaitForEnvironment && r.State != string(policy.EndSucceeded):
+	case in.Kind == policy.WaitForEnvironment && r.State != string(policy.EndSucceeded), !standing(r.State):
 		why = fmt.Sprintf("its rollout of %s is %s", r.Version, r.State)
 	case in.Kind == policy.WaitForEnvironment:
+		if back := takenBack(r.Targets); back != "" {
+			why = fmt.Sprintf("in its rollout of %s, %s went back", r.Version, back)
+			break
+		}
 		out.Met = in.Targets
 	default:
-		why = fmt.Sprintf("its rollout of %s has succeeded on none of the targets that wait", r.Version)
 		done := map[string]bool{}
 		for _, t := range r.Targets {
 			state := policy.TargetState(t.State)
@@ -74,14 +77,31 @@ func (a *Activities) AwaitDependency(ctx context.Context, in DependencyInput) (D
 		for _, name := range in.Targets {
 			if done[name] {
 				out.Met = append(out.Met, name)
-			} else {
-				out.Missing = append(out.Missing, name)
 			}
 		}
+		why = fmt.Sprintf("its rollout of %s has succeeded on %d of the %d targets that wait", r.Version, len(out.Met), len(in.Targets))
 	}
-	if len(out.Met) == 0 {
+	if slices.Equal(out.Met, in.Met) {
+		if why == "" {
+			why = "it is met, and looked after as long as targets wait"
+		}
 		return DependencyOutput{}, temporal.NewApplicationErrorWithOptions(fmt.Sprintf("waiting for %s %q: %s", in.Kind, in.Name, why), TypeRunning,
 			temporal.ApplicationErrorOptions{NextRetryDelay: dependencyPause, Category: temporal.ApplicationErrorCategoryBenign})
 	}
 	return out, nil
+}
+
+// standing reports whether what a rollout in this state has done is meant to stay.
+func standing(state string) bool {
+	return slices.Contains([]string{"Planned", "AwaitingApproval", "Running", "Paused", string(policy.EndSucceeded), string(policy.EndSucceededWithFailures)}, state)
+}
+
+// takenBack names a target that went back, or nothing.
+func takenBack(targets []ledger.TargetRecord) string {
+	for _, t := range targets {
+		if t.State == string(policy.RolledBack) {
+			return t.Name
+		}
+	}
+	return ""
 }

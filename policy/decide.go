@@ -151,7 +151,7 @@ func (p Progress) decide(now time.Time) Decision {
 			return p.before(i, now)
 		case WaveHeld:
 			d := p.held(fmt.Sprintf("%s holds: %s", p.waveName(i), w.Reason), "verification",
-				fmt.Sprintf("approve accepts it and goes on; reject does what a reject does (wave %d)", i+1))
+				fmt.Sprintf("approve accepts it and goes on; retry measures it again; reject does what a reject does (wave %d)", i+1))
 			d.Waits[0].Wave = i + 1
 			if len(w.Waits) > 0 {
 				d.Waits = w.Waits

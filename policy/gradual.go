@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -50,11 +51,35 @@ func (p *planner) ordering() *Policy {
 		return nil
 	}
 	for _, pol := range p.applying {
+		if pol.Waves != nil && !used[pol.Name] {
+			p.onlyOrder(pol)
+		}
 		if (pol.Waves != nil || pol.Gradual != nil) && !used[pol.Name] {
 			p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("policy %q orders nothing: each of its targets is ordered by a policy of a higher priority", pol.Name))
 		}
 	}
 	return waves
+}
+
+// onlyOrder refuses waves that do not hold because another policy orders, and say more than an order: approvals, soaks and
+// budgets of every policy hold, and these would be lost.
+func (p *planner) onlyOrder(pol Policy) {
+	for n, w := range pol.Waves.Waves {
+		var more []string
+		for _, part := range []struct {
+			name string
+			has  bool
+		}{{"approval", w.Approval != nil}, {"soak", w.Soak > 0}, {"maxFailures", w.MaxFailures != nil}, {"maxUnreachable", w.MaxUnreachable != nil}} {
+			if part.has {
+				more = append(more, part.name)
+			}
+		}
+		if len(more) > 0 {
+			p.fault(w.Place, fmt.Sprintf("Policy %q waves[%d] %q", pol.Name, n, w.Name), "demands %s, and would not hold: a policy of a higher priority orders the targets; "+
+				"write what must hold as a rule of its own (approval, soak, failureThreshold), or give this policy the higher priority", strings.Join(more, ", "))
+			return
+		}
+	}
 }
 
 // on reports whether a policy matches a member.
@@ -91,7 +116,7 @@ func (p *planner) paces() {
 			continue
 		}
 		g := pol.Gradual
-		pace := Pace{Policy: pol.Name, Type: g.Type, Interval: g.Interval, Overlap: g.Overlap, Targets: n}
+		pace := Pace{Policy: pol.Name, Type: g.Type, Interval: g.Interval, Overlap: g.Overlap, SortBy: g.SortBy, Targets: n}
 		if g.Type == LinearNormalized {
 			pace.Interval = Duration(time.Duration(g.Interval) / time.Duration(n))
 		}
@@ -224,11 +249,28 @@ func (p *planner) dependencies() {
 					p.fault(wait.Place, path, "environment %q is the one that is rolled out to: it would wait for itself", wait.Name)
 					continue
 				}
+				if len(p.dep.Environments) > 0 && !slices.Contains(p.dep.Environments, wait.Name) {
+					p.fault(wait.Place, path, "deployment %q is not bound to environment %q, so it never succeeds there; it is bound to: %s", p.dep.Name, wait.Name, strings.Join(p.dep.Environments, ", "))
+					continue
+				}
+				if env, found := find(p.bundle.Environments, func(e Environment) bool { return e.Name == wait.Name }); found && !p.hasTargets(env) {
+					p.fault(wait.Place, path, "environment %q selects no target, so nothing ever succeeds there: %s", wait.Name, env.Selector)
+					continue
+				}
 			case WaitForDeployment:
 				if wait.Name == p.dep.Name {
 					p.fault(wait.Place, path, "deployment %q is the one that is rolled out: it would wait for itself", wait.Name)
 					continue
 				}
+				if dep, found := find(p.bundle.Deployments, func(d Deployment) bool { return d.Name == wait.Name }); found && len(dep.Environments) > 0 && !slices.Contains(dep.Environments, p.env.Name) {
+					p.fault(wait.Place, path, "deployment %q is not bound to environment %q, so it never succeeds on these targets; it is bound to: %s", dep.Name, p.env.Name, strings.Join(dep.Environments, ", "))
+					continue
+				}
+			}
+			if i := slices.IndexFunc(d.members, func(i int) bool { return slices.Contains(d.on, i) }); i >= 0 {
+				p.fault(wait.Place, path, "the policy matches %s too, which would wait for itself; leave it out with the policy's selectors, e.g. resource: resource.name != %q",
+					p.targets[d.members[i]].Name, p.targets[d.members[i]].Name)
+				continue
 			}
 			planned := Dependency{Policy: pol.Name, Name: wait.Name, Kind: wait.Kind}
 			for _, i := range d.members {
@@ -238,6 +280,16 @@ func (p *planner) dependencies() {
 			p.waits = append(p.waits, d)
 		}
 	}
+}
+
+// hasTargets reports whether an environment selects a target.
+func (p *planner) hasTargets(env Environment) bool {
+	for i := range p.targets {
+		if in, problem := p.holds(env.Selector, i); in && problem == "" {
+			return true
+		}
+	}
+	return false
 }
 
 // after lists the dependencies of a target, as indices.
@@ -361,4 +413,30 @@ func (p *planner) circle(list, missing []int, path string) {
 	}
 	p.fault(first.wait.Place, cmp.Or(fmt.Sprintf("Policy %q deploymentDependency.waitFor", first.policy), path), "%s %s for %q, directly or through the order of the rollout, and so for what waits for them: none would ever start",
 		firstTen(stuck), what, first.wait.Name)
+}
+
+// orders says how a gradual rollout orders, for people.
+func (g GradualRollout) orders() string {
+	if len(g.SortBy) == 0 {
+		return "in the order of the documents"
+	}
+	keys := make([]string, len(g.SortBy))
+	for i, k := range g.SortBy {
+		keys[i] = string(k.By)
+	}
+	return "by " + strings.Join(keys, ", then ")
+}
+
+// waitedFor names the policies that make others wait for a target.
+func (p *planner) waitedFor(target int) string {
+	var names []string
+	for _, d := range p.waits {
+		if _, is := slices.BinarySearch(d.members, target); is && !slices.Contains(names, d.policy) {
+			names = append(names, d.policy)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; others wait for it (%s)", strings.Join(names, ", "))
 }

@@ -78,7 +78,7 @@ func TestWhatIsWaitedForComesFirst(t *testing.T) {
 		t.Errorf("dependency: got %+v", d)
 	}
 	summary := p.Summary()
-	if len(summary.Dependencies) != 0 || len(summary.Paces) != 1 {
+	if len(summary.Dependencies) != 1 || summary.Dependencies[0].Targets != nil || p.Dependencies[0].Targets == nil || len(summary.Paces) != 1 {
 		t.Errorf("the summary grows with the fleet: %+v, %+v", summary.Dependencies, summary.Paces)
 	}
 }
@@ -156,7 +156,7 @@ func TestRefusedOrders(t *testing.T) {
 			return p
 		}()}, `Policy "linear" gradualRollout: orders a part of the targets of a rollout whose waves come from policy "p", which is not supported yet`},
 		{"an order that is no order", []Policy{gradual("p", GradualRollout{Type: Linear, SortBy: []SortKey{{By: "nokey"}}})}, `Policy "p" gradualRollout sortBy: nokey cannot order target "m-east"`},
-		{"a target that waits for itself", []Policy{waits("w", "", "b-eu", WaitForTarget)}, `f.yaml:7:3: Policy "w" deploymentDependency.waitFor: m-east, z-west, b-eu, y-west, a-east wait for "b-eu", directly or through the order of the rollout`},
+		{"a target that waits for itself", []Policy{waits("w", "", "b-eu", WaitForTarget)}, `f.yaml:7:3: Policy "w" deploymentDependency.waitFor: the policy matches b-eu too, which would wait for itself; leave it out with the policy's selectors, e.g. resource: resource.name != "b-eu"`},
 		{"a pace that waits for its own later target", []Policy{func() Policy {
 			p := waits("w", "region==east", "z-west", WaitForTarget)
 			p.Gradual = nil
@@ -177,6 +177,11 @@ func TestRefusedOrders(t *testing.T) {
 		{"a policy without targets", []Policy{waits("w", "", "nobody", WaitForPolicy)}, `policy "nobody" matches no target of this rollout`},
 		{"the environment itself", []Policy{waits("w", "", "prod", WaitForEnvironment)}, `environment "prod" is the one that is rolled out to`},
 		{"the deployment itself", []Policy{waits("w", "", "web", WaitForDeployment)}, `deployment "web" is the one that is rolled out`},
+		{"waves that would not hold", []Policy{wavesPolicy(WaveRule{Select: "true", Approval: &Approval{Min: 2}, Soak: Duration(time.Hour)}), func() Policy {
+			p := linear
+			p.Priority = 1
+			return p
+		}()}, `Policy "p" waves[0] "w1": demands approval, soak, and would not hold: a policy of a higher priority orders the targets`},
 		{"another wave", []Policy{wavesPolicy(WaveRule{Select: "region==west"}, WaveRule{Select: "true"}), waits("w", "region==west", "b-eu", WaitForTarget)},
 			`z-west waits for b-eu, which is not in its wave`},
 		{"waves for a part", []Policy{linear, func() Policy {
@@ -191,5 +196,51 @@ func TestRefusedOrders(t *testing.T) {
 				t.Errorf("got  %v\nwant %s", err, tt.want)
 			}
 		})
+	}
+}
+
+// What is waited for elsewhere must be able to come there.
+func TestRefusedWaitsElsewhere(t *testing.T) {
+	b := bundleOf(numbered(2), Policy{Name: "w", WaitFor: []WaitFor{{Name: "empty", Kind: WaitForEnvironment}, {Name: "dr", Kind: WaitForEnvironment}, {Name: "db", Kind: WaitForDeployment}}})
+	b.Environments = append(b.Environments, Environment{Name: "empty", Selector: "false"}, Environment{Name: "dr", Selector: "true"})
+	b.Deployments = append(b.Deployments, Deployment{Name: "db", Environments: []string{"staging"}})
+	b.Deployments[0].Environments = []string{"prod", "empty"}
+	_, err := planOf(b)
+	for _, want := range []string{
+		`environment "empty" selects no target, so nothing ever succeeds there: false`,
+		`deployment "web" is not bound to environment "dr", so it never succeeds there; it is bound to: prod, empty`,
+		`deployment "db" is not bound to environment "prod", so it never succeeds on these targets; it is bound to: staging`,
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	b.Deployments[0].Environments, b.Deployments[1].Environments = nil, nil
+	b.Environments[1].Selector = "true"
+	if _, err := planOf(b); err != nil {
+		t.Errorf("with all of them possible: %v", err)
+	}
+}
+
+func TestLeftOverTargetsMayBeWaitedFor(t *testing.T) {
+	p := wavesPolicy(WaveRule{Select: "region==eu"}, WaveRule{Select: "region==west"})
+	p.Waves.Unmatched = UnmatchedLastWave
+	wait := Policy{Name: "wait", Selectors: []Selector{{Resource: "region==west"}}, WaitFor: []WaitFor{{Name: "a-east", Kind: WaitForTarget}}}
+	if got, want := order(mustPlan(t, bundleOf(fleetOf(regions()...), p, wait))), "b-eu | m-east a-east z-west y-west"; got != want {
+		t.Errorf("order: got %s, want %s", got, want)
+	}
+}
+
+// What has no effect must be seen: a policy of the rollout that matches nothing, an order of values that nothing has.
+func TestPlanNotesWhatHasNoEffect(t *testing.T) {
+	nothing := Policy{Name: "Canary", Selectors: []Selector{{Resource: "role==canary"}}, Verification: []Metric{{Name: "m", Provider: "x", Count: 1}}}
+	elsewhere := Policy{Name: "Elsewhere", Selectors: []Selector{{Environment: "false", Resource: "role==canary"}}}
+	p := mustPlan(t, bundleOf(fleetOf(regions()...), nothing, elsewhere, gradual("p", GradualRollout{Type: Linear, SortBy: []SortKey{{By: "region", Order: []string{"eu-west", "east"}}}})))
+	want := []string{
+		`policy "Canary" matches none of the 5 targets of this rollout: its selectors' resource holds nowhere`,
+		`Policy "p" gradualRollout sortBy: the order of region names eu-west, which no target has; there are: east, west, eu`,
+	}
+	if !slices.Equal(p.Notes, want) {
+		t.Errorf("notes:\n got %q\nwant %q", p.Notes, want)
 	}
 }

@@ -39,6 +39,11 @@ func Needs(b Bundle, r Request) ([]Expression, error) {
 				add(k.By)
 			}
 		}
+		for _, wait := range p.WaitFor {
+			if other, found := find(b.Environments, func(e Environment) bool { return e.Name == wait.Name }); found && wait.Kind == WaitForEnvironment {
+				add(other.Selector)
+			}
+		}
 		if p.Waves == nil {
 			continue
 		}
@@ -212,6 +217,9 @@ func (p *planner) selectPolicies() {
 			}
 		}
 		if len(on) == 0 {
+			if p.aboutRollout(pol) {
+				p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("policy %q matches none of the %s of this rollout: its selectors' resource holds nowhere", pol.Name, count(len(p.members), "target")))
+			}
 			continue
 		}
 		if len(on) < len(p.members) {
@@ -238,6 +246,21 @@ func (p *planner) selectPolicies() {
 		}
 		p.plan.Unguarded = true
 	}
+}
+
+// aboutRollout reports whether a policy that matches no target means this environment and deployment all the same.
+func (p *planner) aboutRollout(pol Policy) bool {
+	return len(p.faults) == 0 && slices.ContainsFunc(pol.Selectors, func(s Selector) bool {
+		for _, e := range []Expression{s.Environment, s.Deployment} {
+			if e == "" {
+				continue
+			}
+			if in, problem := p.holds(e, p.members[0]); !in || problem != "" {
+				return false
+			}
+		}
+		return s.Resource != ""
+	})
 }
 
 func (p *planner) policyMatches(pol Policy, target int) bool {
@@ -356,10 +379,12 @@ func (p *planner) assign() {
 		}
 		left = rest
 		wave := Wave{Number: n + 1, Name: rule.Name, Policy: owner.Name}
-		if chosen = p.inSequence(chosen, path); len(p.faults) > 0 {
-			return
-		}
 		last = chosen
+		if n < len(owner.Waves.Waves)-1 || owner.Waves.Unmatched != UnmatchedLastWave || len(left) == 0 {
+			if chosen = p.inSequence(chosen, path); len(p.faults) > 0 {
+				return
+			}
+		}
 		for _, i := range chosen {
 			reason := fmt.Sprintf("wave %q: %s", rule.Name, rule.Select)
 			if earlier, over := passedOver[i]; over {
@@ -394,8 +419,9 @@ func (p *planner) assignOne() {
 	for _, i := range list {
 		reason := "no policy orders waves: everything is one wave"
 		if pol := p.paced[i]; pol != nil {
-			reason = fmt.Sprintf("policy %q orders it, by %s", pol.Name, pol.Gradual.Type)
+			reason = fmt.Sprintf("policy %q orders it, %s", pol.Name, pol.Gradual.orders())
 		}
+		reason += p.waitedFor(i)
 		wave.Targets = append(wave.Targets, p.planned(i, reason))
 	}
 	wave.Size = len(wave.Targets)

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 )
 
@@ -68,6 +69,9 @@ func (p *planner) sort(targets []int, keys []SortKey, place Place, path string) 
 			return false
 		}
 	}
+	for _, key := range keys {
+		p.unusedOrder(key, path)
+	}
 	slices.SortStableFunc(targets, func(a, b int) int {
 		for k, key := range keys {
 			c := cmp.Or(cmp.Compare(ranks[k][a].text, ranks[k][b].text), cmp.Compare(ranks[k][a].number, ranks[k][b].number))
@@ -81,4 +85,26 @@ func (p *planner) sort(targets []int, keys []SortKey, place Place, path string) 
 		return 0
 	})
 	return true
+}
+
+// unusedOrder notes the values of an explicit order that no target has: they may be misspelt, or of a target that is gone.
+func (p *planner) unusedOrder(key SortKey, path string) {
+	var values, unused []string
+	for i := range p.targets {
+		if text, ok := p.value(key.By, i).V.(string); ok && !slices.Contains(values, text) {
+			values = append(values, text)
+		}
+	}
+	for _, v := range key.Order {
+		if !slices.Contains(values, v) {
+			unused = append(unused, v)
+		}
+	}
+	if len(unused) == 0 {
+		return
+	}
+	note := fmt.Sprintf("%s sortBy: the order of %s names %s, which no target has; there are: %s", path, key.By, firstTen(unused), firstTen(values))
+	if !slices.Contains(p.plan.Notes, note) {
+		p.plan.Notes = append(p.plan.Notes, note)
+	}
 }

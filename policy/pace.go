@@ -49,6 +49,14 @@ func (s *WaveState) Mark(now time.Time) {
 	}
 }
 
+// WaitsFor says what a target has to wait for before it may start, and how that stands; nothing: it need not.
+func (s WaveState) WaitsFor(target int) string {
+	if n := s.unmet(target, s.metHere()); n >= 0 {
+		return s.subject(n)
+	}
+	return ""
+}
+
 // unmet returns the first dependency of a target that is not met, as an index, or -1; here is what metHere returned.
 func (s WaveState) unmet(target int, here []bool) int {
 	for _, n := range s.Targets[target].After {

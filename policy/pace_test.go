@@ -341,3 +341,35 @@ func TestPacedWaveProperties(t *testing.T) {
 		t.Fatal("it never ends")
 	})
 }
+
+// Edges hold at a second try as at a first one: what succeeded may have been taken back since.
+func TestSecondTryObeysItsDependency(t *testing.T) {
+	c := newClockwork(3, dependent(WaitForTarget))
+	c.outcome[1] = Unreachable
+	for c.state.Targets[2].State != Succeeded {
+		c.decide()
+		if !c.step() {
+			t.Fatal("y never ends")
+		}
+		if c.state.Targets[1].State == Unreachable {
+			c.state.Targets[0].State = RolledBack
+			c.state.Targets[2].State = Succeeded
+		}
+	}
+	d := c.run()
+	if d.Phase != WaveHeld || !strings.HasPrefix(d.Reason, "1 target waits for c, which is RolledBack") || len(c.started) != 2 {
+		t.Errorf("got %s: %s after %v", d.Phase, d.Reason, c.started)
+	}
+}
+
+// A target that waits in the same pace keeps nobody from a second try, and nobody from holding.
+func TestSecondTryBehindOneThatWaits(t *testing.T) {
+	s := dependent(WaitForTarget)
+	s.Targets[0].State = Skipped
+	s.Targets[1].Started, s.Targets[2].State, s.Targets[2].After = 1, Unreachable, nil
+	c := newClockwork(3, s)
+	d := c.run()
+	if d.Phase != WaveHeld || !strings.HasPrefix(d.Reason, "1 target waits for c, which is Skipped") || c.state.Targets[2].State != Succeeded {
+		t.Errorf("got %s: %s, targets %+v", d.Phase, d.Reason, c.state.Targets)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 )
 
 // Request is what a person or CI asks for.
@@ -104,6 +105,8 @@ type Pace struct {
 	Interval Duration `json:"interval,omitempty"`
 	// Overlap: a target does not wait until those before it are done.
 	Overlap bool `json:"overlap,omitempty"`
+	// SortBy is the order; none: that of the documents.
+	SortBy []SortKey `json:"sortBy,omitempty"`
 	// Targets is how many keep it.
 	Targets int `json:"targets"`
 }
@@ -172,6 +175,10 @@ func (p Plan) Summary() Plan {
 		w.Targets = nil
 		waves[i] = w
 	}
-	p.Waves, p.Out, p.Metrics, p.Dependencies = waves, nil, nil, nil
+	dependencies := slices.Clone(p.Dependencies)
+	for i := range dependencies {
+		dependencies[i].Targets = nil
+	}
+	p.Waves, p.Out, p.Metrics, p.Dependencies = waves, nil, nil, dependencies
 	return p
 }

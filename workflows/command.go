@@ -118,6 +118,8 @@ type TargetFacts struct {
 	// State is where it stands, if its wave has closed; Retrying reports that it is being tried again.
 	State    policy.TargetState
 	Retrying bool
+	// Waits is what it would have to wait for, if it were tried again after its wave has closed.
+	Waits string
 	// Reached, From and FromKnown are as in its outcome.
 	Reached   bool
 	From      string
@@ -426,6 +428,8 @@ func applyTarget(p policy.Progress, name string, c Command, f CommandFacts) (pol
 		return refuse("the rollout is paused; resume it first")
 	case name == Retry && p.ByHand.Holding:
 		return refuse("the rollout holds since %s went back by hand; resume it first", p.ByHand.Names(p.Plan))
+	case name == Retry && f.Target.Waits != "":
+		return refuse("%s may not be tried again yet: it waits for %s", c.Target, f.Target.Waits)
 	case name == Skip:
 		return p, Effect{SkipClosed: true}, c.Target + " is left out", nil
 	}

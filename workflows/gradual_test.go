@@ -379,3 +379,104 @@ func TestTheRestDoesNotFollowACanaryThatWasTakenBack(t *testing.T) {
 		t.Errorf("state = %s (%s)", s.State, s.Reason)
 	}
 }
+
+// What another environment had may be taken back while targets wait for their turn.
+func TestAnotherEnvironmentIsLookedAfter(t *testing.T) {
+	p := linear(time.Hour)
+	p.WaitFor = []policy.WaitFor{{Name: "staging", Kind: policy.WaitForEnvironment}}
+	w := newWorld(t, p, "a", "b", "c")
+	record := ledger.Record{Rollout: "S1", Environment: "staging", Deployment: "web", Version: "v2", State: "Succeeded", Sequence: 1, StartedAt: time.Date(2026, 11, 1, 1, 0, 0, 0, time.UTC)}
+	if err := w.ledger.PutRecord(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	var held RolloutStatus
+	w.env.RegisterDelayedCallback(func() {
+		record.Rollout, record.Of, record.State, record.StartedAt = "S2", "S1", "RolledBack", record.StartedAt.Add(time.Hour)
+		if err := w.ledger.PutRecord(context.Background(), record); err != nil {
+			t.Error(err)
+		}
+	}, 90*time.Minute)
+	w.env.RegisterDelayedCallback(func() { held = w.status() }, 10*time.Hour)
+	w.send(20*time.Hour, Reject, map[string]any{"by": "ann"})
+	s := w.run()
+	wantStarts(t, w, "apply a v2 +0s", "apply b v2 +1h", "restore a v1 +20h", "restore b v1 +20h")
+	if held.State != Running || !strings.Contains(held.Reason, `1 target waits for environment "staging"`) {
+		t.Errorf("after it was taken back: %s (%s)", held.State, held.Reason)
+	}
+	if s.State != RolledBack {
+		t.Errorf("state = %s (%s)", s.State, s.Reason)
+	}
+}
+
+// The interval counts from the change, which a pause may keep a started target from.
+func TestPauseWhileATargetIsRead(t *testing.T) {
+	for _, overlap := range []bool{false, true} {
+		p := linear(10 * time.Minute)
+		p.Gradual.Overlap = overlap
+		w := newWorld(t, p, "a", "b", "c", "d")
+		w.env.RegisterDelayedCallback(func() { w.fleet.unreachable["b"] = 1 }, time.Minute)
+		w.send(10*time.Minute+500*time.Millisecond, Pause, map[string]any{"by": "ann"})
+		w.send(time.Hour, Resume, map[string]any{"by": "ann"})
+		if s := w.run(); s.State != Succeeded {
+			t.Fatalf("state = %s (%s)", s.State, s.Reason)
+		}
+		wantStarts(t, w, "apply a v2 +0s", "apply b v2 +1h", "apply c v2 +1h10m", "apply d v2 +1h20m")
+	}
+}
+
+// A wave that has closed lifts no dependency from a retry.
+func TestLateRetryObeysItsDependency(t *testing.T) {
+	policies := canaries()
+	policies[1].Gradual, policies[1].Verification = nil, nil
+	order := waves("c,x", "y,z")
+	order.Name, order.FailureThreshold = "order", &policy.FailureThreshold{MaxFailures: amount(1)}
+	order.Waves.Waves[0].MaxFailures = amount(1)
+	order.Waves.Waves[1].Approval = &policy.Approval{Min: 1}
+	policies[1].Selectors[0].Resource = "x"
+	w := newWorldOf(t, append(policies, order), "x", "c", "y", "z")
+	tries := 0
+	w.fleet.on["apply x"] = func() (executors.Result, error) {
+		if tries++; tries == 1 {
+			return executors.Result{Outcome: executors.Failed, Reason: "disk full"}, nil
+		}
+		return executors.Result{Outcome: executors.Succeeded}, nil
+	}
+	w.send(2*time.Hour, RollBack, map[string]any{"by": "ann", "target": "c"})
+	w.send(3*time.Hour, Resume, map[string]any{"by": "ann"})
+	w.send(4*time.Hour, Retry, map[string]any{"by": "ann", "target": "x", "id": "early"})
+	w.send(5*time.Hour, Retry, map[string]any{"by": "ann", "target": "c"})
+	w.send(8*time.Hour, Retry, map[string]any{"by": "ann", "target": "x", "id": "again"})
+	w.send(9*time.Hour, Approve, map[string]any{"by": "bob"})
+	s := w.run()
+	for _, r := range s.Commands {
+		if r.ID == "early" && (r.Accepted || !strings.Contains(r.Answer, "x may not be tried again yet: it waits for c, which is RolledBack")) || r.ID == "again" && !r.Accepted {
+			t.Errorf("%+v", r)
+		}
+	}
+	if s.State != Succeeded || w.fleet.version("x") != "v2" || w.fleet.version("c") != "v2" {
+		t.Errorf("state = %s (%s), commands %+v", s.State, s.Reason, s.Commands)
+	}
+}
+
+// What the checks could not say may be asked again: an outage of what measures need not be accepted blindly.
+func TestRetryMeasuresAgain(t *testing.T) {
+	w := newWorld(t, linear(10*time.Minute), "a", "b")
+	w.gauge.value = func(string, time.Time) metrics.Sample { return metrics.Sample{NoData: true, Problem: "no data"} }
+	var held RolloutStatus
+	w.env.RegisterDelayedCallback(func() {
+		held = w.status()
+		w.gauge.value = failing("nobody")
+	}, time.Hour)
+	w.send(2*time.Hour, Retry, map[string]any{"by": "ann", "target": "a"})
+	s := w.run()
+	if held.State != Holding || len(held.Waits) != 1 || !strings.Contains(held.Waits[0].Lifts, "retry measures it again") {
+		t.Errorf("without data: %s (%s), %+v", held.State, held.Reason, held.Waits)
+	}
+	if s.State != Succeeded || s.Counts[policy.Succeeded] != 2 {
+		t.Errorf("state = %s (%s), counts %v", s.State, s.Reason, s.Counts)
+	}
+	wantStarts(t, w, "apply a v2 +0s", "apply b v2 +2h10m")
+	if n := len(w.gauge.times); n != 1+5+5 {
+		t.Errorf("measured %d times, want the one without data, and five of each", n)
+	}
+}

@@ -2,9 +2,11 @@ package workflows
 
 import (
 	"fmt"
+	"slices"
 
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/seed-a0a4f4e3/sluice/activities"
 	"github.com/seed-a0a4f4e3/sluice/executors"
 	"github.com/seed-a0a4f4e3/sluice/policy"
 )
@@ -101,4 +103,42 @@ func (r *rollout) attemptLate(ctx workflow.Context, t *TargetOutcome, direction 
 		return TargetResult{State: policy.NeedsRecovery, Reached: true, Reason: clip("its workflow ended without a result: "+cause(err), maxReason)}
 	}
 	return result
+}
+
+// lateWaits says what a target of a closed wave has to wait for before it is tried again; nothing: it need not.
+func (r *rollout) lateWaits(ctx workflow.Context, target string, wave int) (string, error) {
+	var slice activities.WaveSlice
+	if err := workflow.ExecuteActivity(bookkeeping(ctx, fmt.Sprintf("Read wave %d of the plan", wave)), acts.LoadWave,
+		activities.WaveRef{Plan: r.progress.Plan.Digest, Wave: wave}).Get(ctx, &slice); err != nil {
+		return "", err
+	}
+	at := slices.IndexFunc(slice.Wave.Targets, func(t policy.PlannedTarget) bool { return t.Name == target })
+	if at < 0 {
+		return "", nil
+	}
+	// The closed wave as it stands, so that the same rule decides as in an open one.
+	state := policy.WaveState{Targets: make([]policy.TargetProgress, len(slice.Wave.Targets))}
+	for i, t := range slice.Wave.Targets {
+		state.Targets[i] = policy.TargetProgress{Name: t.Name, State: policy.Pending, After: t.After}
+		if o := r.outcomeOf(t.Name); o != nil {
+			state.Targets[i].State, state.Targets[i].InFlight = o.State, r.late[t.Name]
+		}
+	}
+	for _, d := range slice.Dependencies {
+		state.Dependencies = append(state.Dependencies, policy.DependencyState{Policy: d.Policy, Name: d.Name, Kind: d.Kind, Here: d.Here})
+	}
+	for _, n := range slice.Wave.Targets[at].After {
+		d := slice.Dependencies[n]
+		if !d.Kind.Outside() {
+			continue
+		}
+		in := activities.DependencyInput{Kind: d.Kind, Name: d.Name, Environment: r.in.Environment, Deployment: r.in.Deployment, Version: r.in.Version.Name, Targets: []string{target}}
+		var out activities.DependencyOutput
+		if err := workflow.ExecuteActivity(lookingOnce(ctx, "Look whether "+string(d.Kind)+" "+clip(d.Name, 100)+" has succeeded"), acts.AwaitDependency, in).Get(ctx, &out); err == nil {
+			state.Dependencies[n].Met = map[int]bool{at: len(out.Met) > 0}
+		} else if typeOf(err) != activities.TypeRunning {
+			return "", err
+		}
+	}
+	return state.WaitsFor(at), nil
 }

@@ -87,6 +87,15 @@ func looking(ctx workflow.Context, summary string) workflow.Context {
 	})
 }
 
+// lookingOnce is looking for an answer as of now.
+func lookingOnce(ctx workflow.Context, summary string) workflow.Context {
+	o := workflow.GetActivityOptions(looking(ctx, summary))
+	once := *o.RetryPolicy
+	once.MaximumAttempts = 1
+	o.RetryPolicy = &once
+	return workflow.WithActivityOptions(ctx, o)
+}
+
 // bookkeeping are the options of what reads and writes the ledger: tried for ever, since nothing may be lost; its
 // failures show in the Temporal UI while forward movement holds.
 func bookkeeping(ctx workflow.Context, summary string) workflow.Context {

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
@@ -20,6 +21,24 @@ func (w *walk) pace(last []time.Time) {
 	}
 }
 
+// keepPace counts a target's interval from when its change was asked for: until then it may have been read for long, or
+// waited for a resume.
+func (w *walk) keepPace(i int, asked time.Time) {
+	if k := w.state.Targets[i].Pace; k > 0 && asked.After(w.state.Paces[k-1].Last) {
+		w.state.Paces[k-1].Last = asked
+	}
+}
+
+// resumePaces takes a target that began before a pause for one that starts now: it may have waited to be asked. Where the
+// next one waits for its end, that tells exactly.
+func (w *walk) resumePaces(ctx workflow.Context) {
+	for i, t := range w.state.Targets {
+		if t.InFlight && t.State != policy.Restoring && t.Pace > 0 && w.state.Paces[t.Pace-1].Overlap {
+			w.keepPace(i, workflow.Now(ctx))
+		}
+	}
+}
+
 // depend takes what targets wait for, and begins to ask for what is decided outside of the rollout.
 func (w *walk) depend(ctx workflow.Context) {
 	for n, d := range w.slice.Dependencies {
@@ -31,46 +50,70 @@ func (w *walk) depend(ctx workflow.Context) {
 	}
 }
 
-// ask follows, beside everything else, a dependency that is met outside of the rollout, until each target that waits for
-// it has been let go or nothing starts any more.
+// ask follows, beside everything else, a dependency that is met outside of the rollout, as long as a target waits for it
+// that has not started: what has succeeded may be taken back before the last of them starts.
 func (w *walk) ask(ctx workflow.Context, n int, d activities.WaveDependency) {
-	in := activities.DependencyInput{Kind: d.Kind, Name: d.Name, Environment: w.subject.Environment, Deployment: w.subject.Deployment, Version: w.subject.Version}
-	waiting := map[string]int{}
-	for i, t := range w.state.Targets {
-		for _, after := range t.After {
-			if after == n {
-				in.Targets = append(in.Targets, t.Name)
-				waiting[t.Name] = i
-			}
-		}
-	}
-	if len(in.Targets) == 0 {
-		return
-	}
 	over := func() bool {
 		return w.state.Control == policy.ControlStop || w.state.Control == policy.ControlFinish || w.state.Breached != ""
 	}
-	stoppable, cancel := workflow.WithCancel(ctx)
-	workflow.Go(ctx, func(ctx workflow.Context) {
-		// The condition needs no time limit: it is only a bell for the coroutine below.
-		if err := workflow.Await(ctx, func() bool { return over() || len(in.Targets) == 0 }); err == nil {
-			cancel()
+	in := activities.DependencyInput{Kind: d.Kind, Name: d.Name, Environment: w.subject.Environment, Deployment: w.subject.Deployment, Version: w.subject.Version}
+	at := map[string]int{}
+	// wanted reports whether a target that has not started waits for it.
+	wanted := func() bool {
+		return slices.ContainsFunc(w.state.Targets, func(t policy.TargetProgress) bool {
+			return slices.Contains(t.After, n) && !t.InFlight && (t.State == policy.Pending || t.State == policy.Unreachable && !t.Tried)
+		})
+	}
+	for i, t := range w.state.Targets {
+		if slices.Contains(t.After, n) {
+			in.Targets, at[t.Name] = append(in.Targets, t.Name), i
 		}
-	})
-	workflow.Go(stoppable, func(ctx workflow.Context) {
-		for len(in.Targets) > 0 && !over() {
-			var out activities.DependencyOutput
-			if err := workflow.ExecuteActivity(looking(ctx, "Look whether "+string(d.Kind)+" "+clip(d.Name, 100)+" has succeeded"), acts.AwaitDependency, in).Get(ctx, &out); err != nil {
-				if ctx.Err() == nil {
-					workflow.GetLogger(ctx).Error("A dependency could not be looked up", "error", err)
-				}
+	}
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		for {
+			// A target that is tried again later must find it met anew.
+			in.Met, w.state.Dependencies[n].Met = nil, map[int]bool{}
+			if err := workflow.Await(ctx, func() bool { return wanted() || over() }); err != nil || over() {
 				return
 			}
-			for _, name := range out.Met {
-				w.state.Dependencies[n].Met[waiting[name]] = true
+			for wanted() && !over() {
+				met, err := w.look(ctx, d, in, func() bool { return !wanted() || over() })
+				if err != nil {
+					workflow.GetLogger(ctx).Error("A dependency could not be looked up", "error", err)
+					return
+				}
+				if met == nil {
+					break
+				}
+				in.Met = met.Met
+				now := map[int]bool{}
+				for _, name := range in.Met {
+					now[at[name]] = true
+				}
+				w.state.Dependencies[n].Met = now
+				w.changed = true
 			}
-			in.Targets = out.Missing
-			w.changed = true
 		}
 	})
+}
+
+// look runs one look-up to its end, and gives it up, returning nil, when nobody wants to know any more.
+func (w *walk) look(ctx workflow.Context, d activities.WaveDependency, in activities.DependencyInput, enough func() bool) (*activities.DependencyOutput, error) {
+	stoppable, cancel := workflow.WithCancel(ctx)
+	defer cancel()
+	var out activities.DependencyOutput
+	var err error
+	done := false
+	future := workflow.ExecuteActivity(looking(stoppable, "Look whether "+string(d.Kind)+" "+clip(d.Name, 100)+" has succeeded"), acts.AwaitDependency, in)
+	workflow.Go(stoppable, func(ctx workflow.Context) {
+		err = future.Get(ctx, &out)
+		done = true
+	})
+	if waitErr := workflow.Await(ctx, func() bool { return done || enough() }); waitErr != nil {
+		return nil, waitErr
+	}
+	if !done {
+		return nil, nil
+	}
+	return &out, err
 }

@@ -76,6 +76,7 @@ const (
 	maxRemember  = 2000 // command ids remembered for idempotency
 	maxLooking   = 100  // targets looked up at once
 	clipCommand  = 300
+	maxTells     = 4000 // reports of all waves about nothing but waits: the engine bears 10,000 signals, stops among them
 	whoSluice    = "sluice"
 	whoTemporal  = "temporal"
 	causeCancels = "the workflow was cancelled"
@@ -429,7 +430,7 @@ func (r *rollout) open(ctx workflow.Context, number int) {
 			in.Before.Skipped += w.Counts.Skipped
 		}
 	}
-	in.Skips, in.Paced = r.skips, r.paced
+	in.Skips, in.Paced, in.Tells = r.skips, r.paced, maxTells/len(r.progress.Waves)
 	id := WaveID(r.in.Environment, r.in.Deployment, r.in.Rollout, number)
 	summary := fmt.Sprintf("wave %d (%s): %d targets to %s", number, plan.Name, plan.Size, r.in.Version.Name)
 	w := &r.progress.Waves[i]

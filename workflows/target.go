@@ -64,6 +64,8 @@ type TargetResult struct {
 	Held bool `json:"held,omitempty"`
 	// Output is the tail of what a failed change printed.
 	Output string `json:"output,omitempty"`
+	// Asked is when the change was first asked for; zero: never.
+	Asked time.Time `json:"asked,omitzero"`
 	// Baselines are values from before the change, for the soak.
 	Baselines map[int]map[string]any `json:"baselines,omitempty"`
 }
@@ -307,6 +309,9 @@ func (t *target) ask(ctx workflow.Context) (r executors.Result, asked bool) {
 		t.intents++
 		ref := t.ref()
 		ref.Operation = t.operation()
+		if t.result.Asked.IsZero() {
+			t.result.Asked = workflow.Now(ctx)
+		}
 		var ticket executors.Ticket
 		err := workflow.ExecuteActivity(submitting(ctx, t.summary("Ask for")), acts.Submit, ref).Get(ctx, &ticket)
 		switch failure := typeOf(err); {

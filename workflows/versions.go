@@ -5,4 +5,6 @@ package workflows
 const (
 	// changeByHand: rollbacks of one target or wave are carried out. Earlier they were refused.
 	changeByHand = "rollback by hand"
+	// changeRetryHeld: a target whose checks came to no conclusion may be measured again. Earlier that was refused.
+	changeRetryHeld = "retry what is held"
 )

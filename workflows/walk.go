@@ -110,7 +110,8 @@ type walk struct {
 	report      Report
 	reporting   bool
 	reportedAll int // terminal targets at the last report
-	reportedAt  time.Time
+	// tells is how many reports about nothing but waits the wave may send, told how many it has sent.
+	tells, told int
 }
 
 // targetDetail is what a walk remembers of a target beside what decides.
@@ -206,6 +207,9 @@ func (w *walk) control(ctx workflow.Context, c policy.Control) {
 	if c == w.state.Control {
 		return
 	}
+	if w.state.Control == policy.ControlPause && c == policy.ControlRun {
+		w.resumePaces(ctx)
+	}
 	w.state.Control = c
 	w.changed = true
 	if c == policy.ControlFinish && w.state.Breached == "" {
@@ -293,6 +297,7 @@ func (w *walk) ended(ctx workflow.Context, i int, direction executors.Direction,
 		// return to, and without it none is.
 		t.From, t.FromKnown = r.From, true
 	}
+	w.keepPace(i, r.Asked)
 	t.State, t.Reason, t.Reached, t.Held = r.State, r.Reason, r.Reached || t.Reached, r.Held
 	d.baselines, d.broken = r.Baselines, r.State == policy.Failed
 	if t.ByHand && w.state.Control != policy.ControlStop {
@@ -374,7 +379,7 @@ func (w *walk) order(ctx workflow.Context, o Order) {
 	w.changed = true
 }
 
-func (w *walk) obey(_ workflow.Context, o Order) (bool, string) {
+func (w *walk) obey(ctx workflow.Context, o Order) (bool, string) {
 	switch o.Do {
 	case Resume:
 		if w.state.Breached == "" {
@@ -414,6 +419,10 @@ func (w *walk) obey(_ workflow.Context, o Order) (bool, string) {
 		return false, "nothing new starts any more: " + cmp.Or(w.state.Breached, "the rollout was stopped")
 	case o.Do == Retry && w.state.Control == policy.ControlPause:
 		return false, "the rollout is paused; resume it first"
+	case o.Do == Retry && t.Held && workflow.GetVersion(ctx, changeRetryHeld, workflow.DefaultVersion, 1) != workflow.DefaultVersion:
+		t.State, t.Reason, t.Held = policy.Pending, "", false
+		w.soak = nil
+		return true, fmt.Sprintf("%s is measured again", t.Name)
 	case o.Do == Retry && !retriable(t.State):
 		return false, fmt.Sprintf("%s is %s: there is nothing to try again", t.Name, t.State)
 	case o.Do == Retry:
@@ -514,11 +523,10 @@ const maxAttention = 20
 // tell sends the Rollout a report when there is something to tell: at once on a failure, a stop, an answer or a new
 // phase, else whenever a twentieth of the wave has ended. One report is under way at a time.
 func (w *walk) tell(ctx workflow.Context) {
-	now, at := w.current(), workflow.Now(ctx)
-	if w.reporting || !w.worth(now, at) {
+	now := w.current()
+	if w.reporting || !w.worth(now) {
 		return
 	}
-	w.reportedAt = at
 	w.report = now
 	w.reportedAll = terminal(w.state.Targets)
 	w.reporting = true
@@ -588,16 +596,17 @@ func (w *walk) current() Report {
 	return r
 }
 
-// maxWaits is how many waits a report tells. A wave of more than maxTold targets tells of no others until waitsPause has
-// passed since its last report, so that a rollout hears no more than the engine bears.
-const (
-	maxWaits   = 10
-	maxTold    = 100
-	waitsPause = time.Minute
-)
+// maxWaits is how many waits a report tells.
+const maxWaits = 10
+
+// mayTell reports whether a report about nothing but changed waits may be sent. All waves together send tells of them, so
+// that a rollout never hears as often as the engine bears, and a stop is still heard; what is left is spread over the wave.
+func (w *walk) mayTell() bool {
+	return w.told < 2+w.tells*w.started/max(1, len(w.state.Targets))
+}
 
 // worth reports whether a report says enough that is new.
-func (w *walk) worth(now Report, at time.Time) bool {
+func (w *walk) worth(now Report) bool {
 	was := w.report
 	if was.Sequence == 0 || now.Phase != was.Phase || now.Breached != was.Breached || now.Stopped != was.Stopped ||
 		now.Counts.Failures != was.Counts.Failures || now.Counts.Unreachable != was.Counts.Unreachable || now.Counts.Skipped != was.Counts.Skipped ||
@@ -613,7 +622,8 @@ func (w *walk) worth(now Report, at time.Time) bool {
 	if now.Stopped && len(now.InFlight) != len(was.InFlight) {
 		return true
 	}
-	if !slices.Equal(now.Waits, was.Waits) && (len(w.state.Targets) <= maxTold || !at.Before(w.reportedAt.Add(waitsPause))) {
+	if !slices.Equal(now.Waits, was.Waits) && w.mayTell() {
+		w.told++
 		return true
 	}
 	if w.restores && now.Counts.Pending == 0 && was.Counts.Pending > 0 {

@@ -22,6 +22,8 @@ type WaveInput struct {
 	Skips []Order `json:"skips,omitempty"`
 	// Paced is when the newest target of each of the plan's paces started, in earlier waves.
 	Paced []time.Time `json:"paced,omitempty"`
+	// Tells is how many reports the wave may send about nothing but what targets wait for.
+	Tells int `json:"tells,omitempty"`
 }
 
 // WaveResult is how a wave ended.
@@ -41,7 +43,7 @@ type WaveResult struct {
 func Wave(cancellable workflow.Context, in WaveInput) (WaveResult, error) {
 	ctx, _ := workflow.NewDisconnectedContext(cancellable)
 	w := &walk{subject: in.Subject, number: in.Wave, verify: true, id: WaveID(in.Subject.Environment, in.Subject.Deployment, in.Subject.Rollout, in.Wave)}
-	w.state.Control, w.state.Before = in.Control, in.Before
+	w.state.Control, w.state.Before, w.tells = in.Control, in.Before, in.Tells
 	if err := w.setup(cancellable, ctx); err != nil {
 		return WaveResult{}, err
 	}

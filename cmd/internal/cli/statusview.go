@@ -235,10 +235,11 @@ func liftingCommands(program string, s workflows.RolloutStatus, wait policy.Wait
 	return commands
 }
 
-// firstFailed names a target that a person may skip or retry: the first that failed, else a placeholder.
+// firstFailed names a target that a person may skip or retry: the first that failed or whose
+// checks came to no conclusion, else a placeholder.
 func firstFailed(s workflows.RolloutStatus) string {
 	for _, one := range s.Attention {
-		if one.State == policy.Failed || one.State == policy.NeedsRecovery || one.State == policy.Unreachable {
+		if one.State == policy.Waiting || one.State == policy.Failed || one.State == policy.NeedsRecovery || one.State == policy.Unreachable {
 			return one.Name
 		}
 	}
