@@ -113,7 +113,7 @@ rules:
 ---
 type: Environment
 name: Staging
-resourceSelector: 'false'
+resourceSelector: 'true'
 `, nil, func(l *lane) {
 			l.until("it waits for Staging", func(s workflows.RolloutStatus) bool { return strings.Contains(s.Reason, `environment "Staging"`) })
 			l.signal(workflows.Abort, workflows.Command{By: "bob"})
