@@ -146,31 +146,24 @@ type choice struct {
 	outside bool
 }
 
-// choose picks the candidates that start now, at most slots of them, and says of the others what they wait for.
-func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgress) bool, again bool) choice {
-	var c choice
-	free := s.MaxConcurrency
-	if s.MaxUnpaced > 0 {
-		free = s.MaxUnpaced
-	}
-	type keeping struct {
-		position int       // of the next target in the list
-		before   int       // the first target that is not done, or -1
-		flying   int       // a target in flight, or -1
-		last     int       // the newest target that was started, or -1
-		at       time.Time // when
-		begun    time.Time // when the first could start
-		shown    bool
-	}
+// keeping is where a pace stands.
+type keeping struct {
+	position int       // of the next target in the list
+	before   int       // the first target that is not done, or -1
+	flying   int       // a target in flight, or -1
+	last     int       // the newest target that was started, or -1
+	at       time.Time // when
+	begun    time.Time // when the first could start
+	shown    bool      // whether it has been said what is next
+}
+
+func (s WaveState) keeping() []keeping {
 	paces := make([]keeping, len(s.Paces))
 	for k := range paces {
 		paces[k] = keeping{before: -1, flying: -1, last: -1, at: s.Paces[k].Last}
 	}
 	for i, t := range s.Targets {
 		if t.Pace == 0 {
-			if t.InFlight {
-				free--
-			}
 			continue
 		}
 		k := &paces[t.Pace-1]
@@ -184,6 +177,34 @@ func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgres
 			k.begun = t.Free
 		}
 	}
+	return paces
+}
+
+// earliest is when a target at a position may start by its pace. One that is tried again has had its time.
+func (k keeping) earliest(now time.Time, position int, interval time.Duration, again bool) time.Time {
+	earliest := k.begun.Add(time.Duration(position) * interval)
+	if again {
+		earliest = now
+	}
+	if after := k.at.Add(interval); !k.at.IsZero() && after.After(earliest) {
+		earliest = after
+	}
+	return earliest
+}
+
+// choose picks the candidates that start now, at most slots of them, and says of the others what they wait for.
+func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgress) bool, again bool) choice {
+	var c choice
+	free := s.MaxConcurrency
+	if s.MaxUnpaced > 0 {
+		free = s.MaxUnpaced
+	}
+	for _, t := range s.Targets {
+		if t.Pace == 0 && t.InFlight {
+			free--
+		}
+	}
+	paces := s.keeping()
 	waiters, met := make([]int, len(s.Dependencies)), s.metHere()
 	wait := func(i int, reason string, next time.Time) {
 		c.waiting = append(c.waiting, TargetWait{Target: i, Reason: reason, Next: next})
@@ -227,14 +248,7 @@ func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgres
 			wait(i, "it starts after "+s.Targets[blocker].Name, time.Time{})
 			continue
 		}
-		earliest := k.begun.Add(time.Duration(position) * pace.Interval)
-		if again {
-			earliest = now
-		}
-		if after := k.at.Add(pace.Interval); !k.at.IsZero() && after.After(earliest) {
-			earliest = after
-		}
-		if now.Before(earliest) {
+		if earliest := k.earliest(now, position, pace.Interval, again); now.Before(earliest) {
 			reason := fmt.Sprintf("it starts %s after the one before", Duration(pace.Interval))
 			if k.last >= 0 {
 				reason = fmt.Sprintf("it starts %s after %s", Duration(pace.Interval), s.Targets[k.last].Name)
@@ -261,6 +275,12 @@ func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgres
 			k.last, k.at, k.flying = i, now, i
 		}
 	}
+	c.waitsFor(s, waiters)
+	return c
+}
+
+// waitsFor adds what must be lifted for those that wait for others; waiters counts them by dependency.
+func (c *choice) waitsFor(s WaveState, waiters []int) {
 	for n, waiting := range waiters {
 		if waiting == 0 {
 			continue
@@ -274,7 +294,6 @@ func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgres
 		c.outside = c.outside || d.Kind.Outside()
 		c.waits = append(c.waits, w)
 	}
-	return c
 }
 
 func waitFor(n int) string {
