@@ -35,6 +35,8 @@ const (
 	maxAnswer = 1 << 20
 	// maxShown bounds how many groups of an ambiguous answer are named.
 	maxShown = 5
+	// maxSaid bounds how much of somebody else's message is shown: a reason has room for 300 bytes, advice among them.
+	maxSaid = 200
 	// stamp is how moments are shown.
 	stamp = "2006-01-02T15:04:05Z07:00"
 )
@@ -508,7 +510,7 @@ func (p *Provider) failed(ask question, response *http.Response, err error, insi
 	case errors.Is(err, errTooLong):
 		return errTooLong
 	case errors.As(err, &refused) && response != nil && response.StatusCode >= 300:
-		return fmt.Errorf("HTTP %d: %s%s", response.StatusCode, said(refused), advice(response.StatusCode))
+		return fmt.Errorf("HTTP %d: %s%s", response.StatusCode, p.said(refused), advice(response.StatusCode))
 	case errors.As(err, &refused):
 		return fmt.Errorf("malformed answer: %s", refused.ErrorMessage)
 	case errors.As(err, &slow) && slow.Timeout():
@@ -518,9 +520,9 @@ func (p *Provider) failed(ask question, response *http.Response, err error, insi
 	case err != nil:
 		return err
 	case inside != nil && *inside != "":
-		return fmt.Errorf("HTTP 200 with an error in it: %s", *inside)
+		return fmt.Errorf("HTTP 200 with an error in it: %s", p.shown(*inside))
 	case unparsed != nil && unparsed["errors"] != nil:
-		return fmt.Errorf("HTTP 200 with an error in it: %.200s", fmt.Sprint(unparsed["errors"]))
+		return fmt.Errorf("HTTP 200 with an error in it: %s", p.shown(fmt.Sprint(unparsed["errors"])))
 	case unparsed != nil:
 		return errors.New("malformed answer: not the documented shape")
 	}
@@ -528,15 +530,18 @@ func (p *Provider) failed(ask question, response *http.Response, err error, insi
 }
 
 // said is what Datadog says about a refusal.
-func said(refused client.GenericOpenAPIError) string {
+func (p *Provider) said(refused client.GenericOpenAPIError) string {
 	if model, ok := refused.ErrorModel.(datadogV2.APIErrorResponse); ok && len(model.Errors) > 0 {
-		return fmt.Sprintf("%.300s", strings.Join(model.Errors, "; "))
+		return p.shown(strings.Join(model.Errors, "; "))
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(refused.ErrorBody)), "\n")
-	if line == "" {
-		line = "no message"
-	}
-	return strings.ToValidUTF8(line[:min(len(line), 200)], "")
+	return p.shown(cmp.Or(line, "no message"))
+}
+
+// shown is the beginning of what somebody else wrote. Keys leave it before it is cut, since the cut could go through one.
+func (p *Provider) shown(text string) string {
+	text = p.redacted(text)
+	return strings.ToValidUTF8(text[:min(len(text), maxSaid)], "")
 }
 
 // advice says what to do about a status.
@@ -554,12 +559,16 @@ func advice(status int) string {
 
 // redact takes the keys out of an error that Datadog, or whoever stands between, may have put them into.
 func (p *Provider) redact(err error) error {
-	text := err.Error()
+	if text := p.redacted(err.Error()); text != err.Error() {
+		return errors.New(text)
+	}
+	return err
+}
+
+// redacted is text without the keys.
+func (p *Provider) redacted(text string) string {
 	for _, key := range p.keys {
 		text = strings.ReplaceAll(text, key.Key, "(redacted)")
 	}
-	if text == err.Error() {
-		return err
-	}
-	return errors.New(text)
+	return text
 }

@@ -715,3 +715,25 @@ func TestKeysAreNeverShown(t *testing.T) {
 		t.Errorf("the client logged: %s", lines.String())
 	}
 }
+
+// TestACutShowsNoPartOfAKey fails when a message is cut before the keys leave it, so that a key across the cut shows most
+// of itself.
+func TestACutShowsNoPartOfAKey(t *testing.T) {
+	for _, key := range []string{apiKey, appKey} {
+		for shape, body := range map[string]string{
+			"errors of a refusal": `{"errors": ["%s"]}`, "a page": "<html>%s</html>", "an error in 200": `{"errors": "%s"}`, "errors in 200": `{"errors": ["%s"]}`,
+		} {
+			status := http.StatusForbidden
+			if strings.HasSuffix(shape, "200") {
+				status = http.StatusOK
+			}
+			for before := 150; before < 310; before++ {
+				p, _ := canned(t, status, fmt.Sprintf(body, strings.Repeat(".", before)+key+strings.Repeat(".", 200)))
+				_, err := p.Measure(t.Context(), metrics.Query{Config: json.RawMessage(`{"query": "sum:errors{*}"}`), Since: noon, Now: noon.Add(time.Hour)})
+				if err == nil || strings.Contains(err.Error(), key[:5]) {
+					t.Fatalf("%s, after %d bytes: %v", shape, before, err)
+				}
+			}
+		}
+	}
+}
