@@ -31,7 +31,8 @@ type Config struct {
 	Mode Mode
 	// Aggregator says how; default "last".
 	Aggregator string
-	// Window is how far back is looked, but never to before the change; default 5 m.
+	// Window is how far back is looked, but never to before the change; default 1 m. A longer one lets a series that has
+	// fallen silent pass on what it said before; data that comes less often than once a minute needs one.
 	Window time.Duration
 	// EvaluationDelay is how old data must be: the newest is still on its way, and incomplete. Default 30 s.
 	EvaluationDelay time.Duration
@@ -49,7 +50,8 @@ const (
 )
 
 const (
-	defaultWindow = 5 * time.Minute
+	// defaultWindow is the usual time between measurements, so that each judges data that the one before it did not.
+	defaultWindow = time.Minute
 	// defaultDelay is within what agents need to send (10 to 15 s) and Datadog to make visible.
 	defaultDelay = 30 * time.Second
 	// finest is the bucket that is asked for: agents send every 10 s, so a shorter one is empty in between.

@@ -110,7 +110,7 @@ func TestValues(t *testing.T) {
 		seconds("clock"),
 		{Metric: "gaps", Points: func(at time.Time) (float64, bool) { return at.Sub(noon).Seconds(), at.Second()%20 == 0 }},
 	}}, nil)
-	// It is 12:02, so that the buckets from 12:00:00 to 12:01:20 count.
+	// It is 12:02, so that the buckets from 12:00:30 to 12:01:20 count.
 	for _, c := range []struct {
 		config  string
 		value   any
@@ -121,16 +121,16 @@ func TestValues(t *testing.T) {
 		{`{"query": "sum:errors{env:prod,cluster:` + Quote("EU 1") + `}"}`, 3.0, nil, "sum:errors{env:prod,cluster:eu_1}"},
 		{`{"query": "sum:errors{*} / sum:requests{*}"}`, 0.035, nil, "sum:errors{*} / sum:requests{*}"},
 		{`{"query": "avg:clock{*}"}`, 80.0, nil, "avg:clock{*}"},
-		{`{"query": "avg:clock{*}", "aggregator": "avg"}`, 40.0, nil, "avg:clock{*}"},
-		{`{"query": "avg:clock{*}", "aggregator": "mean"}`, 40.0, nil, "avg:clock{*}"},
+		{`{"query": "avg:clock{*}", "aggregator": "avg"}`, 55.0, nil, "avg:clock{*}"},
+		{`{"query": "avg:clock{*}", "aggregator": "mean"}`, 55.0, nil, "avg:clock{*}"},
 		{`{"query": "avg:clock{*}", "aggregator": "max"}`, 80.0, nil, "avg:clock{*}"},
-		{`{"query": "avg:clock{*}", "aggregator": "min"}`, 0.0, nil, "avg:clock{*}"},
-		{`{"query": "avg:clock{*}", "aggregator": "sum"}`, 360.0, nil, "avg:clock{*}"},
+		{`{"query": "avg:clock{*}", "aggregator": "min"}`, 30.0, nil, "avg:clock{*}"},
+		{`{"query": "avg:clock{*}", "aggregator": "sum"}`, 330.0, nil, "avg:clock{*}"},
 		{`{"query": "avg:clock{*}", "aggregator": "min", "window": "30s"}`, 60.0, nil, "avg:clock{*}"},
 		{`{"query": "avg:clock{*}", "aggregator": "min", "intervalSeconds": 30}`, 60.0, nil, "avg:clock{*}"},
 		{`{"query": "avg:clock{*}", "evaluationDelay": "0s"}`, 110.0, nil, "avg:clock{*}"},
 		{`{"query": "avg:gaps{*}", "aggregator": "min", "window": "40s"}`, 60.0, nil, "avg:gaps{*}"},
-		{`{"query": "avg:gaps{*}", "aggregator": "avg"}`, 40.0, nil, "avg:gaps{*}"},
+		{`{"query": "avg:gaps{*}", "aggregator": "avg"}`, 60.0, nil, "avg:gaps{*}"},
 		{`{"queries": {"e": "sum:errors{*}", "r": "sum:requests{*}"}, "formula": "e / r"}`, 0.035, map[string]any{"e": 7.0, "r": 200.0},
 			"e / r of e=sum:errors{*}, r=sum:requests{*}"},
 		{`{"queries": {"e": "sum:none{*}", "r": "sum:requests{*}"}, "formula": "default_zero(e) / r"}`, 0.0, map[string]any{"r": 200.0},
@@ -164,11 +164,14 @@ func TestTheWindowIsAskedFor(t *testing.T) {
 		now            time.Duration
 		from, to, step time.Duration
 	}{
-		{`{"query": "avg:x{*}"}`, 2 * time.Minute, 0, 90 * time.Second, 10 * time.Second},
-		{`{"query": "avg:x{*}"}`, time.Hour, 54*time.Minute + 30*time.Second, 59*time.Minute + 30*time.Second, 10 * time.Second},
-		{`{"query": "avg:x{*}"}`, time.Hour + 7*time.Second, 54*time.Minute + 30*time.Second, 59*time.Minute + 30*time.Second, 10 * time.Second},
+		{`{"query": "avg:x{*}"}`, time.Minute, 0, 30 * time.Second, 10 * time.Second},
+		{`{"query": "avg:x{*}"}`, 2 * time.Minute, 30 * time.Second, 90 * time.Second, 10 * time.Second},
+		{`{"query": "avg:x{*}"}`, time.Hour, 58*time.Minute + 30*time.Second, 59*time.Minute + 30*time.Second, 10 * time.Second},
+		{`{"query": "avg:x{*}"}`, time.Hour + 7*time.Second, 58*time.Minute + 30*time.Second, 59*time.Minute + 30*time.Second, 10 * time.Second},
+		{`{"query": "avg:x{*}", "window": "5m"}`, time.Hour, 54*time.Minute + 30*time.Second, 59*time.Minute + 30*time.Second, 10 * time.Second},
 		{`{"query": "avg:x{*}", "window": "10s", "evaluationDelay": "1m"}`, time.Hour, 58*time.Minute + 50*time.Second, 59 * time.Minute, 10 * time.Second},
-		{`{"query": "avg:x{*}.rollup(avg, 60)"}`, 4 * time.Minute, 0, 3 * time.Minute, time.Minute},
+		{`{"query": "avg:x{*}.rollup(avg, 60)"}`, 4 * time.Minute, 2 * time.Minute, 3 * time.Minute, time.Minute},
+		{`{"query": "avg:x{*}.rollup(avg, 300)"}`, 11 * time.Minute, 5 * time.Minute, 10 * time.Minute, 5 * time.Minute},
 		{`{"query": "avg:x{*}", "window": "24h"}`, 30 * time.Hour, 5*time.Hour + 58*time.Minute + 30*time.Second, 29*time.Hour + 58*time.Minute + 30*time.Second, 90 * time.Second},
 	} {
 		b.at(noon.Add(c.now))
@@ -191,8 +194,8 @@ func TestNothingIsNeverZero(t *testing.T) {
 		{Metric: "before", Points: func(at time.Time) (float64, bool) { return 9, at.Before(noon) }},
 		{Metric: "late", Late: time.Hour, Points: func(time.Time) (float64, bool) { return 9, true }},
 	}}, nil)
-	b.at(noon.Add(3 * time.Minute))
-	window := " had no value from 2026-11-02T12:00:00Z to 2026-11-02T12:02:30Z"
+	b.at(noon.Add(90 * time.Second))
+	window := " had no value from 2026-11-02T12:00:00Z to 2026-11-02T12:01:00Z"
 	for _, c := range []struct {
 		config  string
 		problem string
@@ -222,6 +225,24 @@ func TestNothingIsNeverZero(t *testing.T) {
 	for _, mode := range both {
 		if got, err := b.measure(t, with(mode, `{"query": "sum:errors{*}"}`)); err != nil || !got.NoData {
 			t.Errorf("%s: nothing known: %+v, %v", mode, got, err)
+		}
+	}
+}
+
+// TestASeriesThatFallsSilentDoesNotPass fails when what a series said before it fell silent passes again and again.
+func TestASeriesThatFallsSilentDoesNotPass(t *testing.T) {
+	b := newBench(t, fake.Options{Series: []fake.Series{
+		{Metric: "errors", Points: func(at time.Time) (float64, bool) { return 0, at.Before(noon.Add(3 * time.Minute)) }},
+	}}, nil)
+	for _, mode := range both {
+		for minute, noData := range []bool{1: false, 2: false, 3: false, 4: false, 5: true, 6: true} {
+			if minute == 0 {
+				continue
+			}
+			b.at(noon.Add(time.Duration(minute) * time.Minute))
+			if got, err := b.measure(t, with(mode, `{"query": "sum:errors{*}"}`)); err != nil || got.NoData != noData {
+				t.Errorf("%s, %d minutes after the change: %+v, %v; want no data: %t", mode, minute, got, err, noData)
+			}
 		}
 	}
 }
@@ -266,7 +287,7 @@ func TestTheLastBucketMustBeWhole(t *testing.T) {
 		{`{"query": "sum:hits{*}.as_count()", "aggregator": "min"}`, 0, 97 * time.Second, 10.0, ""},
 		{`{"query": "sum:hits{*}.as_count()", "aggregator": "sum"}`, 0, 97 * time.Second, 60.0, ""},
 		// Longer buckets than were asked for: only those from 12:01 to 12:02 and to 12:03 are whole.
-		{`{"query": "sum:hits{*}.as_count()", "aggregator": "min"}`, time.Minute, 3*time.Minute + 50*time.Second, 60.0, ""},
+		{`{"query": "sum:hits{*}.as_count()", "aggregator": "min", "window": "5m"}`, time.Minute, 3*time.Minute + 50*time.Second, 60.0, ""},
 		{`{"query": "sum:hits{*}.as_count()", "aggregator": "sum", "window": "2m30s"}`, time.Minute, 3*time.Minute + 40*time.Second, 120.0, ""},
 		{`{"query": "sum:hits{*}.rollup(sum, 60)", "aggregator": "min"}`, 0, 3*time.Minute + 20*time.Second, 60.0, ""},
 	} {
@@ -331,8 +352,8 @@ func TestTimeIsScaled(t *testing.T) {
 		t.Errorf("got %+v, %v; want the newest whole second a second ago", got, err)
 	}
 	asked := b.server.Requests()[0]
-	if asked.Interval != time.Second || !asked.From.Equal(noon.Add(4*time.Second)) || !asked.To.Equal(noon.Add(9*time.Second)) {
-		t.Errorf("asked from %s to %s in steps of %s; want 5 s in steps of 1 s", asked.From, asked.To, asked.Interval)
+	if asked.Interval != time.Second || !asked.From.Equal(noon.Add(8*time.Second)) || !asked.To.Equal(noon.Add(9*time.Second)) {
+		t.Errorf("asked from %s to %s in steps of %s; want the second before the last, in one step", asked.From, asked.To, asked.Interval)
 	}
 	if got, err := b.provider.Measure(t.Context(), metrics.Query{Config: json.RawMessage(`{"query": "avg:errors{*}"}`), Since: noon, Now: noon}); err != nil ||
 		!got.NotBefore.Equal(noon.Add(2*time.Second)) {

@@ -287,6 +287,16 @@ type recorded struct {
 	measured []time.Time
 }
 
+// firstStart is when the first change was asked for; zero: not yet.
+func (r *recorded) firstStart() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.starts) == 0 {
+		return time.Time{}
+	}
+	return r.starts[0].at
+}
+
 // schedule lists the starts, each with the time since the first.
 func (r *recorded) schedule() []string {
 	r.mu.Lock()

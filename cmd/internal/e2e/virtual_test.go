@@ -218,6 +218,33 @@ func TestMultiRegionGuideWithoutAnAnswerAsksAPerson(t *testing.T) {
 	}
 }
 
+// A cluster that falls silent has not passed, however good it was until then.
+func TestMultiRegionGuideWithoutTheEndOfASeriesAsksAPerson(t *testing.T) {
+	v := variations[0]
+	var w *virtualWorld
+	series := errorsOf(v.order, "")
+	series[0].Points = func(at time.Time) (float64, bool) {
+		first := w.firstStart()
+		return 0, first.IsZero() || at.Before(first.Add(3*time.Minute))
+	}
+	w = newVirtualWorld(t, v.folder, series, nil)
+	var held workflows.RolloutStatus
+	w.env.RegisterDelayedCallback(func() { held = w.status() }, 50*time.Hour)
+	w.env.RegisterDelayedCallback(func() {
+		w.env.SignalWorkflow(workflows.Reject, map[string]any{"by": "ann"})
+	}, 100*time.Hour)
+	w.run()
+	if held.State != workflows.Holding || held.Counts[policy.Failed] != 0 || len(held.Attention) != 1 || held.Attention[0].Name != "prod-us-east-1" {
+		t.Fatalf("it is %s (%s), counts %v, attention %+v", held.State, held.Reason, held.Counts, held.Attention)
+	}
+	if reason := w.reasonOf("prod-us-east-1"); !strings.Contains(reason, "check error-rate: 1 inconclusive, 0 allowed") || !strings.Contains(reason, "no data") {
+		t.Errorf("it waits with %q", reason)
+	}
+	if diff := cmp.Diff(minutes(1, 2, 3, 4, 5), w.measurements()); diff != "" {
+		t.Errorf("measurements (-want +got):\n%s", diff)
+	}
+}
+
 // A person may accept what Datadog could not say, and the rollout goes on in its pace.
 func TestMultiRegionGuideGoesOnWhenAPersonAccepts(t *testing.T) {
 	v := variations[0]
