@@ -60,6 +60,8 @@ const (
 	maxWindow = 24 * time.Hour
 	// maxPoints is how many buckets are asked for at most.
 	maxPoints = 1000
+	// maxRollup bounds a query's own buckets: none of them is whole until twice as long after the change.
+	maxRollup = time.Hour
 	// maxDelay is far above what a source of data needs, the slowest being the clouds' own metrics.
 	maxDelay = time.Hour
 	// maxQueries bounds one request.
@@ -168,6 +170,8 @@ func (d *decoder) queries(c *Config) {
 		d.fault("query", "write either query or queries")
 	case one && strings.TrimSpace(c.Query) == "":
 		d.fault("query", "is empty")
+	case one:
+		d.rollups("query", c.Query)
 	case !many && c.Query == "" && d.raw["query"] == nil:
 		d.fault("query", "is required: a metric query such as sum:errors{env:prod}; or queries, by name")
 	}
@@ -180,6 +184,8 @@ func (d *decoder) queries(c *Config) {
 			d.fault("queries."+name, "a formula can't name it: a name is letters, digits and _, and does not begin with a digit")
 		case strings.TrimSpace(c.Queries[name]) == "":
 			d.fault("queries."+name, "is empty")
+		default:
+			d.rollups("queries."+name, c.Queries[name])
 		}
 	}
 	if !formula {
@@ -254,6 +260,15 @@ func (d *decoder) window() time.Duration {
 // rollup is the bucket that a query asks for itself, in seconds.
 var rollup = regexp.MustCompile(`\.rollup\(\s*(?:[a-z0-9]+\s*,\s*)?([0-9]+)\s*\)`)
 
+// rollups refuses a query whose buckets are too long to wait for.
+func (d *decoder) rollups(path, query string) {
+	for _, found := range rollup.FindAllStringSubmatch(query, -1) {
+		if seconds, err := strconv.Atoi(found[1]); err != nil || seconds > int(maxRollup/time.Second) {
+			d.fault(path, "its buckets are longer than %d s: %s; after a change there is none for up to twice as long, so shorten the rollup", int(maxRollup/time.Second), found[0])
+		}
+	}
+}
+
 // bucket is the interval to ask for: no shorter than a query's own, so that it is known how long the buckets are, and
 // long enough that Datadog does not lengthen it.
 func (c Config) bucket(window time.Duration, scale func(time.Duration) time.Duration) time.Duration {
@@ -263,8 +278,7 @@ func (c Config) bucket(window time.Duration, scale func(time.Duration) time.Dura
 	}
 	for _, query := range append(slices.Collect(maps.Values(c.Queries)), c.Query) {
 		for _, found := range rollup.FindAllStringSubmatch(query, -1) {
-			// What is too long for a day of data is refused by Datadog, or finds nothing.
-			if seconds, err := strconv.Atoi(found[1]); err == nil && seconds <= int(maxWindow/time.Second) {
+			if seconds, err := strconv.Atoi(found[1]); err == nil {
 				bucket = max(bucket, time.Duration(seconds)*time.Second)
 			}
 		}

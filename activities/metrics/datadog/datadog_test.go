@@ -626,6 +626,7 @@ func TestOddLimits(t *testing.T) {
 
 func TestConfigurations(t *testing.T) {
 	const credentials = "credentials and site belong in the worker's connection; write `connection: NAME`"
+	const shorten = "after a change there is none for up to twice as long, so shorten the rollup"
 	const allowed = "allowed are query, queries, formula, mode, aggregator, window, intervalSeconds, evaluationDelay"
 	for _, c := range []struct{ config, want string }{
 		{`{"query": "sum:errors{env:prod,cluster:{{.resource.name}}}"}`, ""},
@@ -656,6 +657,11 @@ func TestConfigurations(t *testing.T) {
 		{`{"query": "x{*}", "window": "5m", "intervalSeconds": 300}`, "intervalSeconds: write either window or intervalSeconds, which are the same"},
 		{`{"query": "x{*}", "intervalSeconds": 1.5}`, "intervalSeconds: 1.5 is not a number of seconds from 10 to 86400"},
 		{`{"query": "x{*}", "window": "1s"}`, `window: "1s" is not a duration from 10s to 24h0m0s, such as 5m`},
+		{`{"query": "x{*}.rollup(avg, 3600)"}`, ""},
+		{`{"query": "x{*}.rollup(avg, {{.args.rollup}})"}`, ""},
+		{`{"query": "x{cluster:{{.resource.name}}}.rollup(avg, 86400)"}`, "query: its buckets are longer than 3600 s: .rollup(avg, 86400); " + shorten},
+		{`{"queries": {"a": "x{*}.rollup(99999999999999999999)", "b": "y{*}.rollup(avg, 3601)"}}`,
+			"queries.a: its buckets are longer than 3600 s: .rollup(99999999999999999999); " + shorten + "\nqueries.b: its buckets are longer than 3600 s: .rollup(avg, 3601); " + shorten},
 		{`{"query": "x{*}"} 1`, "more than one value"},
 		{`null`, "is not an object; " + allowed},
 		{`[]`, "is not an object; " + allowed},
