@@ -369,10 +369,10 @@ func TestMakePlan(t *testing.T) {
 				return Planned{}, policy.Faults{{Message: "bad wave"}}
 			}
 		}, "", "bad wave"},
-		{"a metric without a connection", func(b *bench) { b.a.Connections.Open = nil }, "", "names no connection, and this worker has 0"},
+		{"a metric without a connection", func(b *bench) { b.a.Connections.Open = nil }, "", "a metric of type probe needs a connection, and this worker has none of that type: add one to the worker's configuration (--config)"},
 		{"a metric with two to choose from", func(b *bench) {
 			b.a.Connections.Open["probe"] = map[string]metrics.Provider{"x": b.probe, "y": b.probe}
-		}, "", "has 2 of that type: x, y"},
+		}, "", "this worker has 2 of that type: write `connection: NAME` with one of x, y"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t, minutely(1))

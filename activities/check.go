@@ -469,7 +469,10 @@ func (c Connections) find(kind, connection string) (metrics.Provider, func(strin
 				return p, k.Quote, nil
 			}
 		}
-		return nil, nil, fmt.Errorf("a metric of type %s names no connection, and this worker has %d of that type: %s", kind, len(open), listed(open))
+		if len(open) == 0 {
+			return nil, nil, fmt.Errorf("a metric of type %s needs a connection, and this worker has none of that type: add one to the worker's configuration (--config)", kind)
+		}
+		return nil, nil, fmt.Errorf("a metric of type %s names no connection, and this worker has %d of that type: write `connection: NAME` with one of %s", kind, len(open), listed(open))
 	}
 	return nil, nil, fmt.Errorf("this worker knows no metric provider %q", kind)
 }
