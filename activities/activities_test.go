@@ -264,12 +264,56 @@ func TestACallRemembersWhatMustWait(t *testing.T) {
 		if err := c.measureDue(t.Context(), now); err != nil {
 			t.Fatal(err)
 		}
-		if next := c.next(now); minute > 0 && minute < 5 && !next.Equal(start.Add(5*time.Minute)) {
+		if next, what := c.next(now); what != "latency" {
+			t.Errorf("after minute %d the next is %q", minute, what)
+		} else if minute > 0 && minute < 5 && !next.Equal(start.Add(5*time.Minute)) {
 			t.Errorf("after minute %d the next measurement is at %s", minute, next)
 		}
 	}
 	if len(b.probe.asked) != 2 || c.targets[0].tallies[0].Taken() != 0 {
 		t.Errorf("asked %d times and counted %d, want 2 and none", len(b.probe.asked), c.targets[0].tallies[0].Taken())
+	}
+}
+
+// TestAFarMomentIsAnError fails when a rollout waits a day without a word for a rollup of a day, or for a wrong clock.
+func TestAFarMomentIsAnError(t *testing.T) {
+	b := newBench(t, minutely(1))
+	b.probe.answers = func(int) (metrics.Sample, error) { return metrics.Sample{NotBefore: start.Add(36 * time.Hour)}, nil }
+	in := CheckInput{Plan: "sha256:p", Version: "v2", During: policy.DuringApply, Since: start, Targets: []CheckedTarget{{Name: "a"}}}
+	out := b.check(t, in)
+	if len(out.Changed) != 1 || out.Changed[0].Verdict != policy.VerdictError || !b.clock.Equal(start.Add(5*time.Minute)) {
+		t.Fatalf("got %+v at %s; want an error after five minutes", out, b.clock)
+	}
+	for _, part := range []string{"2026-11-03T21:00:00Z", "rollup", "clock", "2026-11-02T09:05:00Z"} {
+		if !strings.Contains(out.Changed[0].Reason, part) {
+			t.Errorf("the reason does not say %q: %s", part, out.Changed[0].Reason)
+		}
+	}
+	b = newBench(t, minutely(1))
+	b.probe.answers = func(n int) (metrics.Sample, error) {
+		if n == 1 {
+			return metrics.Sample{NotBefore: b.clock.Add(farthest)}, nil
+		}
+		return value(1)
+	}
+	if out := b.check(t, in); !out.Ended || len(out.Changed) != 0 {
+		t.Errorf("got %+v; want a pass after the longest wait there is", out)
+	}
+}
+
+// TestAPendingCheckSaysWhyAndUntilWhen fails when whoever looks at a waiting check can't tell what it waits for.
+func TestAPendingCheckSaysWhyAndUntilWhen(t *testing.T) {
+	b := newBench(t, minutely(2))
+	in := CheckInput{Plan: "sha256:p", Version: "v2", During: policy.DuringApply, Since: start, Targets: []CheckedTarget{{Name: "a"}}}
+	soak := in
+	soak.During, soak.Until = policy.DuringSoak, start.Add(10*time.Minute)
+	for want, in := range map[string]CheckInput{
+		"next measurement is not due yet: latency at 2026-11-02T09:01:00Z":             in,
+		"next measurement is not due yet: the end of the soak at 2026-11-02T09:10:00Z": soak,
+	} {
+		if _, err := b.env.ExecuteActivity(b.a.Check, in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 

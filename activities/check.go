@@ -105,6 +105,10 @@ func portable(baselines map[int]map[string]any) bool {
 // past is not asked without a pause.
 const leftAlone = time.Second
 
+// farthest is how far off a provider may put a measurement: twice an hour's buckets, and an hour until data is there. A
+// moment beyond it would keep a rollout waiting without a word.
+const farthest = 3 * time.Hour
+
 // measuredAtOnce is how many measurements of one check run together.
 const measuredAtOnce = 16
 
@@ -199,10 +203,13 @@ func (c *check) run(ctx context.Context) (CheckOutput, error) {
 		if len(changed) > 0 || !running {
 			return c.output(changed, !running), nil
 		}
-		wait := c.next(now).Sub(now)
+		next, what := c.next(now)
+		wait := next.Sub(now)
 		if wait > patience || c.a.Now != nil {
 			activity.RecordHeartbeat(ctx, c.counted())
-			return CheckOutput{}, temporal.NewApplicationErrorWithOptions("next measurement is not due yet", TypeRunning,
+			// Whoever looks at the pending activity sees this, and nothing else while it waits.
+			message := fmt.Sprintf("next measurement is not due yet: %s at %s", what, next.UTC().Format(time.RFC3339))
+			return CheckOutput{}, temporal.NewApplicationErrorWithOptions(message, TypeRunning,
 				temporal.ApplicationErrorOptions{NextRetryDelay: max(wait, time.Millisecond), Category: temporal.ApplicationErrorCategoryBenign})
 		}
 		limited, cancel := untilWorkerStops(ctx, max(wait, 10*time.Millisecond))
@@ -297,20 +304,20 @@ func (c *check) at(t *checked, i int, m policy.Metric) time.Time {
 	return at
 }
 
-// next is the earliest moment at which something is due, or the soak's end.
-func (c *check) next(now time.Time) time.Time {
-	next := now.Add(time.Hour)
+// next is the earliest moment at which something is due, or the soak's end, and what it is.
+func (c *check) next(now time.Time) (next time.Time, what string) {
+	next, what = now.Add(time.Hour), "another look"
 	if c.in.Until.After(now) && c.in.Until.Before(next) {
-		next = c.in.Until
+		next, what = c.in.Until, "the end of the soak"
 	}
 	for _, t := range c.targets {
 		for i, m := range t.metrics {
 			if at := c.at(t, i, m); c.due(t, i) && at.Before(next) {
-				next = at
+				next, what = at, m.Name
 			}
 		}
 	}
-	return next
+	return next, what
 }
 
 func (c *check) measureDue(ctx context.Context, now time.Time) error {
@@ -356,7 +363,12 @@ func (a *Activities) measure(ctx context.Context, p *planned, t plannedTarget, m
 	v["args"] = mapOr(m.Args)
 	o := policy.Observation{}
 	sample, err := a.sample(ctx, m, v, in.Since, now)
-	if err == nil && !sample.NotBefore.IsZero() {
+	switch {
+	case err != nil || sample.NotBefore.IsZero():
+	case sample.NotBefore.After(now.Add(farthest)):
+		err = fmt.Errorf("there is nothing to measure before %s, more than %s from now: either the query's rollup is longer than the wait, or this worker's clock is wrong (it says %s)",
+			sample.NotBefore.UTC().Format(time.RFC3339), policy.Duration(farthest), now.UTC().Format(time.RFC3339))
+	default:
 		return policy.Measurement{}, sample.NotBefore
 	}
 	if err != nil {

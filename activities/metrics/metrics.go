@@ -32,7 +32,7 @@ type Sample struct {
 	// value, a partial answer, a warning, more series than expected, data older than the change.
 	Problem string `json:"problem,omitempty"`
 	// NotBefore, when not zero, says: measure again then; nothing was seen, and nothing counts. It is for what must wait
-	// before there can be an answer: data that is not there yet, a rate limit.
+	// before there can be an answer: data that is not there yet, a rate limit. More than 3 h from now is an error.
 	NotBefore time.Time `json:"notBefore,omitzero"`
 }
 
