@@ -79,6 +79,8 @@ type Kind struct {
 	NeedsConnection bool
 	// Keys reports whether a connection authenticates with an API key and an application key, and not with a token.
 	Keys bool
+	// Example is what a connection's URL may look like, for people who have not written one yet.
+	Example string
 	// Decode checks the provider's configuration (without type and connection), templates not yet rendered; the error
 	// is a Faults value that lists every fault by field path.
 	Decode func(config json.RawMessage) error

@@ -50,6 +50,7 @@ func Kind() metrics.Kind {
 		Name:            "datadog",
 		NeedsConnection: true,
 		Keys:            true,
+		Example:         "https://api.datadoghq.com or https://api.datadoghq.eu",
 		Decode: func(config json.RawMessage) error {
 			_, err := decode(config)
 			return err

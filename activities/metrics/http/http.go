@@ -46,7 +46,8 @@ const (
 // Kind is the entry in the list of providers.
 func Kind() metrics.Kind {
 	return metrics.Kind{
-		Name: "http",
+		Name:    "http",
+		Example: "https://health.example.com",
 		Decode: func(config json.RawMessage) error {
 			_, err := decode(config)
 			return err

@@ -42,6 +42,7 @@ func Kind() metrics.Kind {
 	return metrics.Kind{
 		Name:            "prometheus",
 		NeedsConnection: true,
+		Example:         "http://prometheus:9090",
 		Decode: func(config json.RawMessage) error {
 			_, err := decode(config)
 			return err

@@ -53,6 +53,8 @@ type Type struct {
 	Name string
 	// Keys reports whether its connections authenticate with an API key and an application key, and not with a token.
 	Keys bool
+	// Example is what its connections' URL may look like.
+	Example string
 }
 
 // Fault is one thing wrong with the file.
@@ -224,10 +226,15 @@ func (r *reader) connection(name string, node ast.Node, path string) Connection 
 	if c.Type == "" {
 		r.missing(node, path+".type", "known types: "+r.known())
 	}
+	at := slices.IndexFunc(r.types, func(t Type) bool { return t.Name == c.Type })
 	if c.URL == "" {
-		r.missing(node, path+".url", "the base address, such as http://prometheus:9090")
+		hint := "the base address"
+		if at >= 0 && r.types[at].Example != "" {
+			hint += ", such as " + r.types[at].Example
+		}
+		r.missing(node, path+".url", hint)
 	}
-	if at := slices.IndexFunc(r.types, func(t Type) bool { return t.Name == c.Type }); at >= 0 {
+	if at >= 0 {
 		r.credentials(r.types[at], node, path, credentials)
 	}
 	return c
@@ -325,7 +332,12 @@ func (r *reader) mapping(node ast.Node, path string, fields []field) {
 			for i, f := range fields {
 				names[i] = f.name
 			}
-			r.fault(node, path, "unknown field; allowed: "+strings.Join(names, ", "))
+			hint := ""
+			// Datadog's own tools take a site where ours take the address.
+			if name == "site" && slices.Contains(names, "url") {
+				hint = fmt.Sprintf("; write `url: https://api.%s`", cmp.Or(scalar(node), "SITE"))
+			}
+			r.fault(node, path, "unknown field; allowed: "+strings.Join(names, ", ")+hint)
 			return
 		}
 		fields[at].read(node, path)
@@ -346,6 +358,14 @@ func (r *reader) each(node ast.Node, path string, visit func(name string, node a
 		}
 		visit(key, pairs.Value(), strings.TrimPrefix(path+"."+key, "."))
 	}
+}
+
+// scalar is a text's value; "" if it is none.
+func scalar(node ast.Node) string {
+	if text, ok := node.(*ast.StringNode); ok {
+		return text.Value
+	}
+	return ""
 }
 
 // text reads a string. Numbers and booleans are not strings: a password of 0123 must not lose its zero.

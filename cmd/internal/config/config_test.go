@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 // types are those of the tests; the real ones come from the assembly.
-var types = []Type{{Name: "datadog", Keys: true}, {Name: "http"}, {Name: "prometheus"}}
+var types = []Type{{Name: "datadog", Keys: true, Example: "https://api.datadoghq.com or https://api.datadoghq.eu"}, {Name: "http"}, {Name: "prometheus", Example: "http://prometheus:9090"}}
 
 // env is a fixed environment.
 func env(pairs map[string]string) func(string) string {

@@ -43,7 +43,7 @@ func providerKinds() []metrics.Kind {
 func ConnectionTypes() []config.Type {
 	var types []config.Type
 	for _, kind := range providerKinds() {
-		types = append(types, config.Type{Name: kind.Name, Keys: kind.Keys})
+		types = append(types, config.Type{Name: kind.Name, Keys: kind.Keys, Example: kind.Example})
 	}
 	slices.SortFunc(types, func(a, b config.Type) int { return strings.Compare(a.Name, b.Name) })
 	return types

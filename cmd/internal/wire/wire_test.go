@@ -251,3 +251,11 @@ func TestEveryListedExecutorIsOpenedAndWrapped(t *testing.T) {
 		t.Errorf("%d executors opened, %d listed", len(registry), len(executorKinds()))
 	}
 }
+
+func TestConnectionTypesShowHowTheirAddressLooks(t *testing.T) {
+	for _, one := range ConnectionTypes() {
+		if !strings.HasPrefix(one.Example, "http") {
+			t.Errorf("type %s: got the example %q, want an address: a connection without one gets it as a hint", one.Name, one.Example)
+		}
+	}
+}
