@@ -242,6 +242,9 @@ func (s *session) duration(n *node, path string, unit time.Duration, positive bo
 		return nil
 	}
 	switch {
+	case value == 0 && strings.ContainsAny(n.text, "123456789"):
+		s.fault(n.place, path, "%.60s is shorter than a nanosecond; write 0, or a longer time", n.text)
+		return nil
 	case value < 0:
 		s.fault(n.place, path, "must not be negative")
 		return nil
