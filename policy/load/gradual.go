@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,20 +27,48 @@ func (s *session) gradualRollout(n *node, path string, p *policy.Policy) {
 	if f.need("rolloutType", "linear or linear-normalized") != nil {
 		g.Type = policy.RolloutType(f.oneOf("rolloutType", string(policy.Linear), string(policy.LinearNormalized)))
 	}
-	// The guide writes a number of seconds; everywhere else a duration says its own unit.
-	if n := f.n.find("timeScaleInterval"); n != nil && n.kind == numberKind {
-		if d := s.duration(f.take("timeScaleInterval"), f.at("timeScaleInterval"), time.Second, false); d != nil {
-			g.Interval = *d
-		}
-	} else if d := f.duration("timeScaleInterval", false); d != nil {
-		g.Interval = *d
-	}
+	before := s.found
+	g.Interval = f.pace("timeScaleInterval")
+	paced := g.Interval > 0 || s.found > before // what is at fault was meant as an interval
 	g.SortBy = s.sortKeys(f.take("sortBy"), f.at("sortBy"))
 	if wait := f.boolean("waitForVerification"); wait != nil {
 		g.Overlap = !*wait
 	}
+	switch {
+	case paced:
+	case g.Type == policy.LinearNormalized:
+		s.fault(f.n.find("rolloutType").place, f.at("rolloutType"), "linear-normalized needs an interval: timeScaleInterval is the time to divide among the targets")
+	case g.Overlap:
+		s.fault(f.n.find("waitForVerification").place, f.at("waitForVerification"), "without an interval all would start at once; write timeScaleInterval")
+	}
 	f.end()
 	p.Gradual = g
+}
+
+// pace reads an interval: a duration, or a number of seconds, which the guide writes; everywhere else a duration says its
+// own unit.
+func (f *fields) pace(name string) policy.Duration {
+	n := f.n.find(name)
+	var d *policy.Duration
+	switch {
+	case n != nil && n.kind == numberKind:
+		d = f.s.duration(f.take(name), f.at(name), time.Second, false)
+	case n != nil && n.kind == textKind && aNumber(n.text):
+		f.s.fault(f.take(name).place, f.at(name), "%.60q is a text; write a number of seconds without quotes, or a duration with its units, such as 10m", n.text)
+	default:
+		d = f.duration(name, false)
+	}
+	if d == nil {
+		return 0
+	}
+	return *d
+}
+
+// aNumber reports whether a text that is no duration would be a number if it had no quotes.
+func aNumber(text string) bool {
+	_, duration := time.ParseDuration(text)
+	_, number := strconv.ParseFloat(text, 64)
+	return duration != nil && number == nil
 }
 
 func (s *session) deploymentDependency(n *node, path string, p *policy.Policy) {
