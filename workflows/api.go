@@ -157,6 +157,8 @@ type RolloutResult struct {
 	Rollout string `json:"rollout"`
 	State   Phase  `json:"state"`
 	Reason  string `json:"reason,omitempty"`
+	// Unplanned reports that it ended before it had a plan: it started nothing, and the ledger holds nothing of it.
+	Unplanned bool `json:"unplanned,omitempty"`
 }
 
 // Phase is the state of a rollout. The set is closed.

@@ -127,7 +127,7 @@ func Rollout(cancellable workflow.Context, in RolloutInput) (RolloutResult, erro
 		}
 		r.phase, r.ended = Running, time.Time{}
 	}
-	return RolloutResult{Rollout: in.Rollout, State: r.phase, Reason: clip(r.reason, 1000)}, nil
+	return RolloutResult{Rollout: in.Rollout, State: r.phase, Reason: clip(r.reason, 1000), Unplanned: !r.planned}, nil
 }
 
 func (r *rollout) subject() Subject {

@@ -60,7 +60,7 @@ abort ends it. A target that failed to come back is listed, and counts as failed
 		},
 	}
 	addCommandFlags(cmd, &o.CommandOptions, use)
-	cmd.Flag("rollout").Usage = "take back this rollout of the lane (default: the running one, else the last one)"
+	cmd.Flag("rollout").Usage = "take back this rollout of the lane (default: the running one, else the last one that started anything)"
 	o.Wait.add(cmd)
 	return cmd
 }
@@ -150,9 +150,20 @@ func rollbackEnded(ctx context.Context, o *RollbackOptions, t *temporal, last ru
 		return err
 	}
 	r := last
-	if o.Rollout != "" {
+	if o.Rollout == "" {
+		if r, err = t.lastPlanned(ctx, f, last); err != nil {
+			return err
+		}
+	} else {
 		if r, err = t.find(ctx, o.Lane, o.Rollout); err != nil {
 			return err
+		}
+		why, err := t.unplanned(ctx, r)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			return failf(exitRefused, "nothing to take back: rollout %s started nothing: %s", r.rollout, out.Clean(why))
 		}
 	}
 	input, err := t.input(ctx, r)

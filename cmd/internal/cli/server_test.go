@@ -434,3 +434,50 @@ func TestOneTargetOrWaveIsTakenBackFromTheCommandLine(t *testing.T) {
 		t.Errorf("the wave's rollback: %+v", back)
 	}
 }
+
+// TestARefusedRunIsNotTheOneToTakeBack fails when a run that its worker refused, and of which nothing is on record, stands
+// in the way of taking back the rollout before it.
+func TestARefusedRunIsNotTheOneToTakeBack(t *testing.T) {
+	s := newSite(t)
+	s.startWorker()
+	refuse := func(version string) {
+		t.Helper()
+		f, _, _ := testFactory(t)
+		f.Now = time.Now
+		c, err := dialWith(t.Context(), s.options, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		l := lane{Deployment: "web", Environment: "Production"}
+		if _, err := c.start(t.Context(), l, workflows.RolloutInput{Rollout: "01REFUSED" + version, Mode: workflows.ModeRollout, Deployment: "web", Environment: "Production",
+			Version: policy.Version{Name: version}, BundleDigest: digest("nothing"), PlanDigest: digest("another"), By: "alice"}, "sluice"); err != nil {
+			t.Fatal(err)
+		}
+		s.until("the refusal", func(got workflows.RolloutStatus) bool {
+			return got.State == workflows.Failed && strings.Contains(got.Reason, "nothing was started")
+		})
+	}
+	refuse("v0")
+	_, stderr := s.run(exitNotFound, "rollback", "web", "-e", "Production", "--dry-run")
+	wants(t, stderr, "nothing to take back", "01REFUSEDv0", "refused, nothing was started")
+
+	s.run(exitPerson, "start", "web@v1", "-e", "Production", "-f", s.documents, "--wait", "--no-input")
+	s.run(exitOK, "approve", "web", "-e", "Production", "--as", "bob")
+	s.run(exitOK, "watch", "web", "-e", "Production")
+	first := s.status()
+	refuse("v2")
+	stdout, stderr := s.run(exitOK, "rollback", "web", "-e", "Production", "--dry-run", "-o", "json")
+	if would := decode[Started](t, stdout); would.Of != first.Rollout {
+		t.Errorf("a dry run would take back %s, want %s", would.Of, first.Rollout)
+	}
+	wants(t, stderr, "rollout 01REFUSEDv2 of version v2 is passed over, it started nothing: refused")
+	refuse("v3")
+	_, stderr = s.run(exitRefused, "rollback", "web", "-e", "Production", "--rollout", "01REFUSEDv3")
+	wants(t, stderr, "nothing to take back", "01REFUSEDv3")
+	_, stderr = s.run(exitOK, "rollback", "web", "-e", "Production", "--wait")
+	wants(t, stderr, "the last 2 rollouts of web in Production are passed over")
+	if got := s.status(); got.State != workflows.RolledBack || got.Of != first.Rollout {
+		t.Errorf("afterwards: %s of %s, want RolledBack of %s", got.State, got.Of, first.Rollout)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"go.temporal.io/sdk/converter"
 	sdklog "go.temporal.io/sdk/log"
 
+	"github.com/seed-a0a4f4e3/sluice/cmd/internal/out"
 	"github.com/seed-a0a4f4e3/sluice/workflows"
 )
 
@@ -355,14 +357,69 @@ func (t *temporal) known(ctx context.Context, r run) (workflows.RolloutStatus, e
 	status.Rollout, status.Mode, status.Of, status.Version = input.Rollout, input.Mode, input.Of, input.Version
 	status.By, status.PlanDigest, status.BundleDigest = input.By, input.PlanDigest, input.BundleDigest
 	if r.status == enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED {
-		var result workflows.RolloutResult
-		err := t.call(ctx, "read the result", func(ctx context.Context) error { return t.GetWorkflow(ctx, r.lane.id(), r.id).Get(ctx, &result) })
+		result, err := t.result(ctx, r)
 		if err != nil {
 			return status, err
 		}
 		status.State, status.Reason = result.State, result.Reason
 	}
 	return t.endedOutside(r, status), nil
+}
+
+// result reads how a run ended that has completed.
+func (t *temporal) result(ctx context.Context, r run) (result workflows.RolloutResult, err error) {
+	err = t.call(ctx, "read the result", func(ctx context.Context) error { return t.GetWorkflow(ctx, r.lane.id(), r.id).Get(ctx, &result) })
+	return result, err
+}
+
+// unplanned says why a run ended before it had a plan, with nothing started and nothing on record; empty: it had one.
+func (t *temporal) unplanned(ctx context.Context, r run) (string, error) {
+	if r.status != enumspb.WORKFLOW_EXECUTION_STATUS_COMPLETED {
+		return "", nil
+	}
+	result, err := t.result(ctx, r)
+	if err != nil || !result.Unplanned {
+		return "", err
+	}
+	return cmp.Or(oneLine(result.Reason), "it had no plan"), nil
+}
+
+// maxPassedOver is how many runs are looked through for one that has started something: each costs a call.
+const maxPassedOver = 200
+
+// lastPlanned finds the lane's last run that had a plan. Any other has started nothing, and there is nothing of it to
+// take back.
+func (t *temporal) lastPlanned(ctx context.Context, f *Factory, last run) (run, error) {
+	why, err := t.unplanned(ctx, last)
+	if err != nil || why == "" {
+		return last, err
+	}
+	runs, err := t.list(ctx, fmt.Sprintf("WorkflowType = '%s' AND WorkflowId = '%s'", workflows.RolloutType, last.lane.id()), maxPassedOver)
+	if err != nil {
+		return run{}, err
+	}
+	slices.SortStableFunc(runs, func(a, b run) int { return b.started.Compare(a.started) })
+	passed := 1
+	for _, r := range runs {
+		if r.id == last.id || r.started.After(last.started) {
+			continue
+		}
+		one, err := t.unplanned(ctx, r)
+		switch {
+		case err != nil:
+			return run{}, err
+		case one != "":
+			passed++
+			continue
+		case passed == 1:
+			f.note("%s rollout %s of version %s is passed over, it started nothing: %s", f.Notes.Warn("note:"), last.rollout, last.version, out.Clean(why))
+		default:
+			f.note("%s the last %d rollouts of %s are passed over, they started nothing; the last of them, %s of version %s: %s", f.Notes.Warn("note:"),
+				passed, last.lane, last.rollout, last.version, out.Clean(why))
+		}
+		return r, nil
+	}
+	return run{}, failf(exitNotFound, "nothing to take back: no rollout of %s has started anything; the last one, %s: %s", last.lane, last.rollout, out.Clean(why))
 }
 
 // input reads what a run was started with from its first event.
