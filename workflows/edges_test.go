@@ -531,3 +531,32 @@ func TestAFirstInstallThatFailsIsNotTakenBackWithoutAnUninstall(t *testing.T) {
 		t.Errorf("%s (%s), asked %v, counts %v; want nothing asked and a listed", s.State, s.Reason, w.fleet.log(), s.Counts)
 	}
 }
+
+// A target says that it may have been changed as soon as it has been asked, not only once its change has ended.
+func TestATargetSaysThatItIsReachedOnceItIsAsked(t *testing.T) {
+	p := waves("a")
+	p.Verification = []policy.Metric{metric(policy.DuringApply)}
+	w := newWorld(t, p, "a")
+	w.hangChange(10*time.Minute, executors.Apply, "a")
+	seen := map[policy.TargetState]TargetStatus{}
+	for _, at := range []time.Duration{5 * time.Minute, 12 * time.Minute} {
+		w.env.RegisterDelayedCallback(func() {
+			v, err := w.env.QueryWorkflowByID(TargetID(WaveID("prod", "web", "R1", 1), "a", 1), StatusQuery)
+			if err != nil {
+				t.Errorf("the target's status: %v", err)
+				return
+			}
+			var s TargetStatus
+			if err := v.Get(&s); err != nil {
+				t.Error(err)
+			}
+			seen[s.State] = s
+		}, at)
+	}
+	w.run()
+	for _, state := range []policy.TargetState{policy.Applying, policy.Verifying} {
+		if s := seen[state]; !s.Reached || s.From != "v1" {
+			t.Errorf("%s: reached %t, from %q (seen: %v); want reached, from v1", state, s.Reached, s.From, seen)
+		}
+	}
+}

@@ -87,6 +87,8 @@ type target struct {
 	stage   policy.TargetState
 	// intents counts askings for the change since it was last blocked, blocked how often it was.
 	intents, blocked int
+	// asking reports that the change may have been asked for, and has not ended.
+	asking bool
 	// portable reports that the baselines are small enough for the wave's soak.
 	portable bool
 	result   TargetResult
@@ -155,7 +157,7 @@ func hear(ctx workflow.Context) {
 }
 
 func (t *target) status() TargetStatus {
-	return TargetStatus{Name: t.in.Target, Wave: t.in.Wave, State: t.stage, Reason: t.result.Reason, Reached: t.result.Reached,
+	return TargetStatus{Name: t.in.Target, Wave: t.in.Wave, State: t.stage, Reason: t.result.Reason, Reached: t.result.Reached || t.asking,
 		From: t.result.From, Attempt: t.in.Attempt}
 }
 
@@ -254,6 +256,7 @@ func (t *target) change(ctx workflow.Context) bool {
 	pause := blockedPause
 	for {
 		r, asked := t.ask(ctx)
+		t.asking = false
 		t.result.Reached = t.result.Reached || asked
 		switch r.Outcome {
 		case "": // a stop came before the change had been asked for
@@ -323,12 +326,14 @@ func (t *target) ask(ctx workflow.Context) (r executors.Result, asked bool) {
 			return executors.Result{Outcome: executors.Unreachable, Reason: cause(err)}, false
 		}
 		// Any other error means that the effect is unknown: Await finds out.
+		t.asking = true
 		in := activities.AwaitInput{Change: ref, Ticket: ticket}
 		err = workflow.ExecuteActivity(awaiting(ctx, t.summary("Wait for"), max(time.Duration(t.in.Deadline), time.Second)), acts.Await, in).Get(ctx, &r)
 		switch typeOf(err) {
 		case "":
 			return r, true
 		case activities.TypeNotSubmitted:
+			t.asking = false
 			if t.in.Direction == executors.Apply && !t.mayBegin(ctx) {
 				return executors.Result{}, false
 			}

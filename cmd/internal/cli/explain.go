@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -155,15 +156,25 @@ func (t *temporal) explainTarget(ctx context.Context, s workflows.RolloutStatus,
 	return nil, "", failf(exitNotFound, "rollout %s has no target %q; `plan --targets` lists those that it has and those that it leaves out", s.Rollout, name)
 }
 
-// askAttempt has the attempt that is under way say why it waits: its wave only hears how it ends.
+// askAttempt has the attempt that is under way say where it stands: its wave only hears how it ends.
 func (t *temporal) askAttempt(ctx context.Context, target *workflows.TargetStatus) {
 	if target.Workflow == "" || target.State.Terminal() {
 		return
 	}
 	var own workflows.TargetStatus
 	if err := t.query(ctx, target.Workflow, "", workflows.StatusQuery, &own); err == nil {
-		target.State, target.Reason = own.State, own.Reason
+		*target = newer(*target, own)
 	}
+}
+
+// newer is what a wave knows of a target, with what the attempt under way says of itself. What an earlier attempt read is
+// what there is to return to, and what it reached stays reached until the attempt's end.
+func newer(target, own workflows.TargetStatus) workflows.TargetStatus {
+	target.State, target.Reason = own.State, own.Reason
+	if !target.Reached {
+		target.Reached, target.From = own.Reached, cmp.Or(own.From, target.From)
+	}
+	return target
 }
 
 // searchTargets pages through a wave's targets.

@@ -225,3 +225,23 @@ func TestDistancesAreShort(t *testing.T) {
 		}
 	}
 }
+
+// TestAnAttemptUnderWayIsNewerThanItsWave fails when explain says that a rollback leaves a target alone which has been
+// changed and is being checked.
+func TestAnAttemptUnderWayIsNewerThanItsWave(t *testing.T) {
+	wave := workflows.TargetStatus{Name: "eu-1", Wave: 1, State: policy.Applying, Attempt: 1, Workflow: "w"}
+	again := wave
+	again.Reached, again.From, again.Attempt = true, "v1", 2
+	for name, c := range map[string]struct{ wave, own, want workflows.TargetStatus }{
+		"checked": {wave, workflows.TargetStatus{State: policy.Verifying, Reached: true, From: "v1"},
+			workflows.TargetStatus{Name: "eu-1", Wave: 1, State: policy.Verifying, Reached: true, From: "v1", Attempt: 1, Workflow: "w"}},
+		"read": {wave, workflows.TargetStatus{State: policy.Waiting, Reason: "the rollout is paused", From: "v1"},
+			workflows.TargetStatus{Name: "eu-1", Wave: 1, State: policy.Waiting, Reason: "the rollout is paused", From: "v1", Attempt: 1, Workflow: "w"}},
+		"tried again": {again, workflows.TargetStatus{State: policy.Preparing, From: "v2"},
+			workflows.TargetStatus{Name: "eu-1", Wave: 1, State: policy.Preparing, Reached: true, From: "v1", Attempt: 2, Workflow: "w"}},
+	} {
+		if got := newer(c.wave, c.own); got != c.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		}
+	}
+}
