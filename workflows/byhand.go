@@ -272,7 +272,7 @@ func (r *rollout) countByHand(ctx workflow.Context) {
 func (r *rollout) closedByHand(ctx workflow.Context, i int) {
 	var now []TargetStatus
 	for _, t := range r.outcomes[i] {
-		if t.ByHand && (!t.Reached || t.State == policy.NeedsRecovery) {
+		if t.ByHand && (!t.Reached || t.State == policy.NeedsRecovery || t.State == policy.Skipped) {
 			r.byHandDone = append(r.byHandDone, t)
 			now = append(now, TargetStatus{Name: t.Name, State: t.State, Reason: t.Reason})
 		}
@@ -316,6 +316,9 @@ func (r *rollout) finishByHand(ctx workflow.Context, i int) {
 	}
 	for _, t := range r.outcomes[i] {
 		if t.ByHand && t.Reached && t.State != policy.NeedsRecovery {
+			if t.State == policy.Skipped && workflow.GetVersion(ctx, changeSkipped, workflow.DefaultVersion, 1) != workflow.DefaultVersion {
+				continue // it did not come back, and a person has left it as it is
+			}
 			r.byHand.Targets-- // it was counted when the wave accepted it
 			r.takeByHand(ctx, &wayBack{wave: i + 1, target: t.Name, byHand: true}, Command{Target: t.Name})
 		}

@@ -288,6 +288,39 @@ func TestAWayBackByHandThatFailsNeedsRecovery(t *testing.T) {
 	}
 }
 
+// A target that did not come back by hand and that a person leaves out stays as it is, and is no failure.
+func TestASkipLeavesWhatDidNotComeBackByHand(t *testing.T) {
+	for _, open := range []bool{true, false} {
+		t.Run(fmt.Sprintf("open %t", open), func(t *testing.T) {
+			p := tolerant(1, "a,b", "c")
+			p.Waves.Waves[1].Approval = &policy.Approval{Min: 1}
+			if open {
+				p.Waves.Waves[0].Soak = policy.Duration(2 * time.Hour)
+			}
+			w := newWorld(t, p, "a", "b", "c")
+			w.fleet.on["restore a"] = fails("stuck")
+			w.send(10*time.Minute, RollBack, takesBack("a", "1"))
+			w.send(20*time.Minute, Skip, map[string]any{"target": "a", "by": "ann", "id": "skip"})
+			var held RolloutStatus
+			w.at(3*time.Hour, &held)
+			w.send(4*time.Hour, Resume, nil)
+			w.send(5*time.Hour, Approve, map[string]any{"by": "bob"})
+			s := w.run()
+			wantReceipt(t, s, "skip", true, "a is left out")
+			w.wantAsked("apply a v2", "apply b v2", "restore a v1", "apply c v2")
+			if held.Waves[0].Failures != 0 || len(held.Attention) != 0 || strings.Contains(held.Reason, "did not come back") || held.State != Holding {
+				t.Errorf("held: %s (%s), wave %+v, attention %+v", held.State, held.Reason, held.Waves[0], held.Attention)
+			}
+			if s.State != Succeeded || s.Counts[policy.Skipped] != 1 || s.Rollback.Targets != 1 || s.Rollback.Counts[policy.Skipped]+s.Rollback.Counts[policy.NeedsRecovery] != 1 {
+				t.Errorf("%s (%s), counts %v, rollback %+v", s.State, s.Reason, s.Counts, s.Rollback)
+			}
+			if r := w.record(); !slices.ContainsFunc(r.Targets, func(o activities.TargetRecord) bool { return o.Name == "a" && o.State == "Skipped" && o.Reached }) {
+				t.Errorf("record %+v; want a skipped, and reached", r)
+			}
+		})
+	}
+}
+
 func TestAWayBackByHandThatFailsBeyondTheBudgetIsABreach(t *testing.T) {
 	p := waves("a,b", "c")
 	p.Waves.Waves[1].Approval = &policy.Approval{Min: 1}

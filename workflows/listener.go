@@ -162,6 +162,7 @@ func (r *rollout) applyTo(ctx workflow.Context, n int, name string, c Command, r
 		r.skips = append(r.skips, order)
 	case effect.SkipClosed:
 		r.skipClosed(c)
+		r.countByHand(ctx) // one that did not come back by hand is left out now
 	case effect.RetryLate:
 		r.retryLate(ctx, c.Target)
 	case effect.TakeTarget:

@@ -7,4 +7,7 @@ const (
 	changeByHand = "rollback by hand"
 	// changeRetryHeld: a target whose checks came to no conclusion may be measured again. Earlier that was refused.
 	changeRetryHeld = "retry what is held"
+	// changeSkipped: a target that did not come back by hand and was skipped stays as it is when its wave closes. Earlier it
+	// was taken back once more.
+	changeSkipped = "skipped after a rollback by hand"
 )
