@@ -88,6 +88,9 @@ func (p Progress) byHand(d Decision) Decision {
 		}
 		wait.Reason = d.Reason
 		wait.Lifts = fmt.Sprintf("resume goes on without %s; rollback, reject or abort ends it", without)
+		if p.Plan.Depends() {
+			wait.Lifts = fmt.Sprintf("resume goes on without %s, but what waits for %s still waits; rollback, reject or abort ends it", without, without)
+		}
 		d.Reason += ": " + wait.Lifts
 	}
 	d.Waits = append([]Wait{wait}, d.Waits...)

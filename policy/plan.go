@@ -168,6 +168,11 @@ func (p *Plan) seal() error {
 	return nil
 }
 
+// Depends reports whether targets of the plan wait for others.
+func (p Plan) Depends() bool {
+	return slices.ContainsFunc(p.Policies, func(u PolicyUse) bool { return slices.Contains(u.Rules, "deploymentDependency") })
+}
+
 // Summary returns the plan without what grows with the fleet: the targets of its waves and those left out.
 func (p Plan) Summary() Plan {
 	waves := make([]Wave, len(p.Waves))

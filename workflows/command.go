@@ -183,6 +183,9 @@ func ApplyCommand(p policy.Progress, name string, c Command, f CommandFacts) (po
 			return refuse("%s is still on the way back; send resume again once it is there, or rollback, reject or abort", p.ByHand.Names(p.Plan))
 		case p.ByHand.Holding:
 			answer := "resumed: it goes on without " + p.ByHand.Names(p.Plan)
+			if p.Plan.Depends() {
+				answer = fmt.Sprintf("resumed without %s; what waits for it still waits", p.ByHand.Names(p.Plan))
+			}
 			if p.Paused {
 				answer += "; the pause is lifted, too"
 			}

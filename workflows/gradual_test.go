@@ -366,12 +366,17 @@ func TestTakenBackByHandInAPace(t *testing.T) {
 func TestTheRestDoesNotFollowACanaryThatWasTakenBack(t *testing.T) {
 	w := newWorldOf(t, canaries(), "x", "c", "y")
 	w.send(90*time.Second+time.Hour, RollBack, map[string]any{"by": "ann", "target": "c"})
-	w.send(2*time.Hour, Resume, map[string]any{"by": "ann"})
-	var held RolloutStatus
+	w.send(2*time.Hour, Resume, map[string]any{"by": "ann", "id": "resume"})
+	var held, before RolloutStatus
+	w.at(110*time.Minute, &before)
 	w.env.RegisterDelayedCallback(func() { held = w.status() }, 10*time.Hour)
 	w.send(20*time.Hour, RollBack, map[string]any{"by": "ann"})
 	s := w.run()
 	wantStarts(t, w, "apply c v2 +0s", "apply x v2 +1h", "restore c v1 +1h1m30s", "restore x v1 +20h")
+	if before.State != Holding || !strings.Contains(before.Reason, "resume goes on without it, but what waits for it still waits") {
+		t.Errorf("before the resume: %s (%s)", before.State, before.Reason)
+	}
+	wantReceipt(t, s, "resume", true, "resumed without c; what waits for it still waits")
 	if held.State != Holding || !strings.Contains(held.Reason, "1 target waits for c, which is RolledBack") {
 		t.Errorf("after the resume: %s (%s)", held.State, held.Reason)
 	}
