@@ -126,13 +126,16 @@ func (r *rollout) answered(ctx workflow.Context, asked handOrder, a OrderAnswer)
 	r.tellWaves(ctx)
 	if a.Unknown {
 		// The wave cannot tell a later wave's target from no target at all.
-		r.refuse(ctx, asked.receipt, RollBack, asked.command, a.Answer)
+		r.refused(asked.receipt, a.Answer)
 		c := asked.command
 		workflow.Go(ctx, func(ctx workflow.Context) {
 			facts, err := r.find(ctx, c.Target)
 			if err == nil && (facts.Wave == 0 || !r.progress.Waves[facts.Wave-1].Open) {
 				r.applyTo(ctx, asked.receipt, RollBack, c, asked.remark, facts)
+				return
 			}
+			r.noteCommand(ctx, RollBack, c, a.Answer)
+			r.changed = true
 		})
 	}
 }

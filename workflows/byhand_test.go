@@ -418,6 +418,31 @@ func TestWhatIsNotThereToTakeBackIsRefused(t *testing.T) {
 	}
 }
 
+// The timeline says of each command once what became of it, also of one that a wave was asked for.
+func TestTheTimelineTellsRefusedCommandsFromOthers(t *testing.T) {
+	p := waves("a,b", "c", "d")
+	p.Waves.Waves[0].Soak = policy.Duration(2 * time.Hour)
+	w := newWorld(t, p, "a", "b", "c", "d")
+	w.send(10*time.Minute, RollBack, takesBack("nope", "1"))
+	w.send(11*time.Minute, RollBack, takesBack("c", "2"))
+	w.send(12*time.Minute, RollBack, takesBack("a", "3"))
+	w.send(13*time.Minute, Retry, map[string]any{"by": "ann", "target": "b", "id": "4"})
+	w.send(14*time.Minute, Resume, map[string]any{"by": "ann"})
+	s := w.run()
+	var got []string
+	for _, e := range s.Timeline {
+		if e.Who == "ann" {
+			got = append(got, e.What+": "+e.Why)
+		}
+	}
+	want := []string{"rollout of v2 to prod asked for: ", `rollback nope refused: the plan has no target "nope"`, "rollback c refused: c has not been reached: wave 2 has not begun; skip leaves it out",
+		"rollback a: write latency", "retry b refused: the rollout is paused; resume it first", "resume: "}
+	if !slices.Equal(got, want) {
+		t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	wantReceipt(t, s, "1", false, `the plan has no target "nope"`)
+}
+
 func TestEverythingElseEndsAHoldByHand(t *testing.T) {
 	for command, test := range map[string]struct {
 		end  Phase

@@ -139,10 +139,12 @@ func (r *rollout) applyTo(ctx workflow.Context, n int, name string, c Command, r
 	c.Wave = max(c.Wave, effect.Wave, facts.Wave)
 	if n == newReceipt {
 		n = r.receipt(ctx, name, c, true, answer)
-		r.note(ctx, cmp.Or(c.By, "somebody"), name+targetOf(name, c), c.Reason)
 	} else if n >= r.dropped {
 		receipt := &r.receipts[n-r.dropped]
 		receipt.Accepted, receipt.Pending, receipt.Answer, receipt.Wave = true, false, clip(answer, clipCommand), c.Wave
+	}
+	if effect.Order == "" { // else the wave may refuse it yet
+		r.noteCommand(ctx, name, c, "")
 	}
 	order := Order{Do: name, Target: c.Target, By: c.By, Reason: c.Reason}
 	switch {
@@ -185,6 +187,16 @@ func (r *rollout) applyTo(ctx workflow.Context, n int, name string, c Command, r
 	}
 }
 
+// noteCommand adds a command that has been decided to the timeline. Most that are refused have a receipt alone; one that was
+// passed on held what was asked, and has a line.
+func (r *rollout) noteCommand(ctx workflow.Context, name string, c Command, refused string) {
+	what, why := name+targetOf(name, c), c.Reason
+	if refused != "" {
+		what, why = what+" refused", refused
+	}
+	r.note(ctx, cmp.Or(c.By, "somebody"), what, why)
+}
+
 func targetOf(name string, c Command) string {
 	switch {
 	case c.Target != "":
@@ -201,6 +213,12 @@ func (r *rollout) refuse(ctx workflow.Context, n int, name string, c Command, wh
 		r.receipt(ctx, name, c, false, why)
 		return
 	}
+	r.noteCommand(ctx, name, c, why)
+	r.refused(n, why)
+}
+
+// refused completes the receipt of a command that changes nothing.
+func (r *rollout) refused(n int, why string) {
 	if r.changed = true; n >= r.dropped {
 		receipt := &r.receipts[n-r.dropped]
 		receipt.Accepted, receipt.Pending, receipt.Answer = false, false, clip(why, clipCommand)
@@ -235,4 +253,11 @@ func (r *rollout) answer(ctx workflow.Context, a OrderAnswer) {
 	}
 	receipt := &r.receipts[n-r.dropped]
 	receipt.Accepted, receipt.Answer, receipt.Pending = a.Accepted, clip(a.Answer, clipCommand), false
+	c := Command{By: receipt.By, Reason: receipt.Reason, Target: receipt.Target, Wave: receipt.Wave}
+	switch {
+	case a.Accepted:
+		r.noteCommand(ctx, receipt.Name, c, "")
+	case !a.Unknown: // else it is looked for in the other waves first
+		r.noteCommand(ctx, receipt.Name, c, a.Answer)
+	}
 }
