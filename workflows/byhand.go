@@ -118,7 +118,7 @@ func (r *rollout) askWave(ctx workflow.Context, order Order, asked handOrder) {
 // answered takes a wave's answer to the rollback of one target. What changed nothing holds nothing.
 func (r *rollout) answered(ctx workflow.Context, asked handOrder, a OrderAnswer) {
 	if a.Accepted && !a.Idle {
-		r.beginByHand(ctx, asked.command, 1)
+		r.beginByHand(ctx, asked.command)
 		return
 	}
 	r.letGo(asked.command)
@@ -165,17 +165,17 @@ func (r *rollout) letGo(c Command) {
 	h.Holding = h.Holding && len(h.Taken) > 0
 }
 
-// beginByHand shows a rollback by hand in the status.
-func (r *rollout) beginByHand(ctx workflow.Context, c Command, targets int) {
+// beginByHand shows a rollback by hand in the status. One that begins beside others is counted with them; after them the
+// time begins anew.
+func (r *rollout) beginByHand(ctx workflow.Context, c Command) {
 	what := c.Target
 	if what == "" {
 		what = "wave " + strconv.Itoa(c.Wave)
 	}
 	r.byHand.Cause = clip(fmt.Sprintf("by hand: %s%s", what, byAndWhy(c.By, c.Reason)), clipCommand)
 	r.byHand.ByHand = true
-	r.byHand.Targets += targets
-	if r.byHand.StartedAt.IsZero() {
-		r.byHand.StartedAt = workflow.Now(ctx)
+	if r.byHand.StartedAt.IsZero() || !r.byHand.EndedAt.IsZero() {
+		r.byHand.StartedAt, r.byHand.EndedAt = workflow.Now(ctx), time.Time{}
 	}
 	r.countByHand(ctx)
 }
@@ -183,7 +183,7 @@ func (r *rollout) beginByHand(ctx workflow.Context, c Command, targets int) {
 // takeByHand brings back what waves have let go of: one target of a closed wave, or what one wave reached.
 func (r *rollout) takeByHand(ctx workflow.Context, w *wayBack, c Command) {
 	r.ways = append(r.ways, w)
-	r.beginByHand(ctx, c, 0)
+	r.beginByHand(ctx, c)
 	r.tellWaves(ctx)
 	for _, name := range r.lateOf(w) {
 		if line := r.lateOpen[name]; line != nil {
@@ -202,7 +202,7 @@ func (r *rollout) takeByHand(ctx workflow.Context, w *wayBack, c Command) {
 func (r *rollout) takenBack(ctx workflow.Context, targets []TargetOutcome) {
 	for _, t := range targets {
 		if t.ByHand {
-			r.byHandDone = append(r.byHandDone, t)
+			r.cameByHand(t.Name, t.State)
 			r.note(ctx, whoSluice, fmt.Sprintf("rollback of %s by hand: %s", t.Name, t.State), t.Reason)
 		}
 		if !r.progress.Waves[t.Wave-1].Open {
@@ -239,14 +239,32 @@ func (r *rollout) waveTookBack(ctx workflow.Context, before, now []TargetStatus)
 	for _, t := range now {
 		if t.State.Terminal() && was[t.Name] != t.State {
 			r.note(ctx, whoSluice, fmt.Sprintf("rollback of %s by hand: %s", t.Name, t.State), t.Reason)
+			if !slices.ContainsFunc(r.backs, func(b TargetOutcome) bool { return b.Name == t.Name && b.ByHand }) { // else its wave knows less
+				r.cameByHand(t.Name, t.State)
+			}
 		}
 	}
+}
+
+// byHandResult is what came of the last rollback by hand of a target.
+type byHandResult struct {
+	name  string
+	state policy.TargetState
+}
+
+// cameByHand notes what came of a rollback by hand for the status, where each target is counted once.
+func (r *rollout) cameByHand(name string, state policy.TargetState) {
+	if i := slices.IndexFunc(r.byHandDone, func(d byHandResult) bool { return d.name == name }); i >= 0 {
+		r.byHandDone[i].state = state
+		return
+	}
+	r.byHandDone = append(r.byHandDone, byHandResult{name: name, state: state})
 }
 
 // countByHand brings up to date how many rollbacks by hand are under way and how many targets they have left behind.
 func (r *rollout) countByHand(ctx workflow.Context) {
 	h := &r.progress.ByHand
-	h.Returning, h.Lost = len(r.asked)+len(r.ways), 0
+	h.Returning, h.Lost = len(r.ways), 0
 	for i, w := range r.progress.Waves {
 		if w.Open {
 			h.Returning += r.reports[i].Returning
@@ -264,9 +282,10 @@ func (r *rollout) countByHand(ctx workflow.Context) {
 	}
 	if h.Returning > 0 {
 		r.byHand.EndedAt = time.Time{}
-	} else if r.byHand.EndedAt.IsZero() {
+	} else if r.byHand.EndedAt.IsZero() && !r.byHand.StartedAt.IsZero() {
 		r.byHand.EndedAt = workflow.Now(ctx)
 	}
+	h.Returning += len(r.asked) // what a wave has not agreed to moves no time
 	r.changed = true
 }
 
@@ -276,7 +295,6 @@ func (r *rollout) closedByHand(ctx workflow.Context, i int) {
 	var now []TargetStatus
 	for _, t := range r.outcomes[i] {
 		if t.ByHand && (!t.Reached || t.State == policy.NeedsRecovery || t.State == policy.Skipped) {
-			r.byHandDone = append(r.byHandDone, t)
 			now = append(now, TargetStatus{Name: t.Name, State: t.State, Reason: t.Reason})
 		}
 	}
@@ -322,7 +340,6 @@ func (r *rollout) finishByHand(ctx workflow.Context, i int) {
 			if t.State == policy.Skipped && workflow.GetVersion(ctx, changeSkipped, workflow.DefaultVersion, 1) != workflow.DefaultVersion {
 				continue // it did not come back, and a person has left it as it is
 			}
-			r.byHand.Targets-- // it was counted when the wave accepted it
 			r.takeByHand(ctx, &wayBack{wave: i + 1, target: t.Name, byHand: true}, Command{Target: t.Name})
 		}
 	}
@@ -345,22 +362,30 @@ func (r *rollout) freeByHand(ctx workflow.Context) {
 // byHandStatus shows the rollbacks by hand as one.
 func (r *rollout) byHandStatus() *RollbackStatus {
 	back := r.byHand
-	back.Counts = map[policy.TargetState]int{}
-	for _, t := range r.byHandDone {
-		back.Counts[t.State]++
-	}
+	back.Counts, back.Targets = map[policy.TargetState]int{}, 0
+	under := map[string]bool{} // on their way, so that what came of an earlier way counts no more
 	for i, w := range r.progress.Waves {
 		if !w.Open {
 			continue
 		}
-		for _, t := range r.reports[i].ByHand {
-			back.Counts[t.State]++
-			if !t.State.Terminal() {
+		report := r.reports[i]
+		unlisted := report.Counts.Taken
+		for _, t := range report.ByHand {
+			switch {
+			case t.State == policy.RolledBack:
+				unlisted--
+			case !t.State.Terminal():
+				under[t.Name] = true
+				back.Counts[t.State]++
 				back.InFlight++
 				if t.State != policy.Restoring {
 					back.WaitingFor = append(back.WaitingFor, t.Name)
 				}
 			}
+		}
+		if unlisted > 0 { // a report names the first of them only
+			back.Counts[policy.RolledBack] += unlisted
+			back.Targets += unlisted
 		}
 		if w.ByHand {
 			back.WaitingFor = append(back.WaitingFor, r.reports[i].InFlight...)
@@ -373,12 +398,22 @@ func (r *rollout) byHandStatus() *RollbackStatus {
 		if !part.way.byHand {
 			continue
 		}
+		for _, name := range part.names {
+			under[name] = true
+		}
 		for _, state := range policy.TargetStates() {
 			if n := part.report.States[state]; n > 0 {
 				back.Counts[state] += n
 			}
 		}
 		back.InFlight += part.report.Counts.InFlight
+	}
+	back.Targets += len(under)
+	for _, done := range r.byHandDone {
+		if !under[done.name] {
+			back.Counts[done.state]++
+			back.Targets++
+		}
 	}
 	return &back
 }

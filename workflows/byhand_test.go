@@ -443,6 +443,48 @@ func TestTheTimelineTellsRefusedCommandsFromOthers(t *testing.T) {
 	wantReceipt(t, s, "1", false, `the plan has no target "nope"`)
 }
 
+// What the status says of rollbacks by hand counts each target once, and the time of the last of them.
+func TestTheStatusCountsWhatWentBackOnce(t *testing.T) {
+	for _, open := range []bool{true, false} {
+		t.Run(fmt.Sprintf("open %t", open), func(t *testing.T) {
+			p := waves("a,b", "c,d", "e")
+			p.Waves.Waves[2].Approval = &policy.Approval{Min: 1}
+			if open {
+				p.Waves.Waves[0].Soak = policy.Duration(10 * time.Hour)
+			}
+			w := newWorld(t, p, "a", "b", "c", "d", "e")
+			w.send(10*time.Minute, RollBack, takesBack("a", "1"))
+			w.send(20*time.Minute, Resume, nil)
+			w.send(21*time.Minute, Retry, map[string]any{"target": "a", "id": "retry"})
+			w.send(40*time.Minute, RollBack, takesBack("a", "2"))
+			w.send(41*time.Minute, RollBack, takesBack("mars", "3"))
+			var twice, wave RolloutStatus
+			w.at(45*time.Minute, &twice)
+			w.send(50*time.Minute, RollBack, takesBack(1, "4"))
+			w.at(60*time.Minute, &wave)
+			w.send(70*time.Minute, RollBack, map[string]any{"by": "ann", "id": "all"})
+			s := w.run()
+			for name, c := range map[string]struct {
+				s     RolloutStatus
+				count int
+				since time.Duration
+			}{"a twice": {twice, 1, 40 * time.Minute}, "its wave": {wave, 2, 50 * time.Minute}} {
+				back := c.s.Rollback
+				if back.Targets != c.count || back.Counts[policy.RolledBack] != c.count || len(back.Counts) != 1 || back.InFlight != 0 {
+					t.Errorf("%s: %+v; want %d targets, each RolledBack", name, back, c.count)
+				}
+				if at := back.StartedAt.Sub(c.s.StartedAt); at != c.since || back.EndedAt.Sub(back.StartedAt) > time.Second || back.EndedAt.IsZero() {
+					t.Errorf("%s: begun after %s, ended after %s; want %s, and at once", name, at, back.EndedAt.Sub(back.StartedAt), c.since)
+				}
+			}
+			// Where everything goes back in the end, that alone is shown: of an open wave nothing is left, else c and d.
+			if back := s.Rollback; s.State != RolledBack || back.Targets != 2 || back.Counts[policy.RolledBack] != 2 || back.ByHand != open {
+				t.Errorf("%s (%s): %+v", s.State, s.Reason, s.Rollback)
+			}
+		})
+	}
+}
+
 func TestEverythingElseEndsAHoldByHand(t *testing.T) {
 	for command, test := range map[string]struct {
 		end  Phase

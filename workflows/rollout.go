@@ -40,7 +40,7 @@ type rollout struct {
 	parts    int
 
 	byHand     RollbackStatus // all rollbacks of single targets and waves, as one
-	byHandDone []TargetOutcome
+	byHandDone []byHandResult
 	ways       []*wayBack        // those under way, outside of open waves
 	asked      map[int]handOrder // order number → rollback of a target that an open wave was asked for
 	unwritten  int               // records under way

@@ -60,7 +60,7 @@ func (r *rollout) status() RolloutStatus {
 			back.WaitingFor = r.inFlight()
 		}
 		s.Rollback = &back
-	} else if p.ByHand.Returning > 0 || len(r.byHandDone) > 0 || r.byHand.Targets > 0 {
+	} else if p.ByHand.Returning > 0 || !r.byHand.StartedAt.IsZero() {
 		s.Rollback = r.byHandStatus()
 	}
 	return s

@@ -190,8 +190,8 @@ func (r *rollout) part(ctx workflow.Context, w *wayBack, targets []TargetOutcome
 		shown = &r.byHand
 	} else {
 		r.progress.Back.Targets += len(targets)
+		shown.Targets += len(targets)
 	}
-	shown.Targets += len(targets)
 	in := RollbackInput{Subject: r.subject(), Part: r.parts, Targets: targets, Concurrency: min(plan.Rollback.MaxConcurrency.Of(len(targets)), max(1, r.freeSlots(w))), Verify: plan.Rollback.Verify,
 		Deadline: plan.Step.Deadline, CanReturn: plan.NoReturn == "", NoReturn: plan.NoReturn, Uninstalls: plan.Step.Uninstalls}
 	failed := w.lost
