@@ -142,6 +142,7 @@ func (t *temporal) explainTarget(ctx context.Context, s workflows.RolloutStatus,
 		}
 		if found != nil {
 			t.askAttempt(ctx, found)
+			leftOut(found, s)
 			return found, "", nil
 		}
 	}
@@ -154,6 +155,17 @@ func (t *temporal) explainTarget(ctx context.Context, s workflows.RolloutStatus,
 		return nil, fmt.Sprintf("%s is in no wave that has been opened: it is in one of those still to come (%s), left out, or unknown; `plan --targets` says which", out.Clean(name), strings.Join(unopened, ", ")), nil
 	}
 	return nil, "", failf(exitNotFound, "rollout %s has no target %q; `plan --targets` lists those that it has and those that it leaves out", s.Rollout, name)
+}
+
+// leftOut corrects what a wave knows of a target that it had not begun with when it went back as a whole: only the rollout
+// knows that it is left out for good.
+func leftOut(target *workflows.TargetStatus, s workflows.RolloutStatus) {
+	if target.State != policy.Pending || target.Wave < 1 || target.Wave > len(s.Waves) {
+		return
+	}
+	if wave := s.Waves[target.Wave-1]; !wave.EndedAt.IsZero() && wave.Counts[policy.Pending] == 0 && wave.Counts[policy.Skipped] > 0 {
+		target.State, target.Reason = policy.Skipped, "left out: its wave went back by hand"
+	}
 }
 
 // askAttempt has the attempt that is under way say where it stands: its wave only hears how it ends.

@@ -145,16 +145,15 @@ func writeStatus(w io.Writer, f *Factory, style out.Style, s workflows.RolloutSt
 	return err
 }
 
-// commandOf is a command with what it was about.
+// commandOf is a command with what it was about. Where it names a target, the receipt's wave is where that was found.
 func commandOf(c workflows.Receipt) string {
-	name := c.Name
-	if c.Wave > 0 {
-		name += fmt.Sprintf(" wave %d", c.Wave)
+	switch {
+	case c.Target != "":
+		return c.Name + " " + out.Clean(c.Target)
+	case c.Wave > 0:
+		return fmt.Sprintf("%s wave %d", c.Name, c.Wave)
 	}
-	if c.Target != "" {
-		name += " " + out.Clean(c.Target)
-	}
-	return name
+	return c.Name
 }
 
 func because(reason string) string {

@@ -245,3 +245,36 @@ func TestAnAttemptUnderWayIsNewerThanItsWave(t *testing.T) {
 		}
 	}
 }
+
+// TestATargetOfAWaveThatWentBackIsLeftOut fails when explain has a target still to come that its wave never began with, or
+// the other way round.
+func TestATargetOfAWaveThatWentBackIsLeftOut(t *testing.T) {
+	went := workflows.WaveStatus{Number: 1, EndedAt: noon, Counts: map[policy.TargetState]int{policy.RolledBack: 1, policy.Skipped: 2}}
+	open, aborted := went, went
+	open.EndedAt = time.Time{}
+	aborted.Counts = map[policy.TargetState]int{policy.Succeeded: 1, policy.Pending: 2}
+	for name, c := range map[string]struct {
+		wave workflows.WaveStatus
+		want policy.TargetState
+	}{"went back": {went, policy.Skipped}, "goes back": {open, policy.Pending}, "aborted": {aborted, policy.Pending}} {
+		target := workflows.TargetStatus{Name: "eu-2", Wave: 1, State: policy.Pending}
+		leftOut(&target, workflows.RolloutStatus{Waves: []workflows.WaveStatus{c.wave}})
+		if target.State != c.want || strings.Contains(target.Reason, "went back by hand") != (c.want == policy.Skipped) {
+			t.Errorf("%s: %s (%s), want %s", name, target.State, target.Reason, c.want)
+		}
+	}
+}
+
+// TestACommandNamesNoWaveBesideItsTarget fails when "last commands" shows a wave that nobody typed.
+func TestACommandNamesNoWaveBesideItsTarget(t *testing.T) {
+	for want, c := range map[string]workflows.Receipt{
+		"rollback eu-1":   {Name: "rollback", Wave: 1, Target: "eu-1"},
+		"rollback wave 1": {Name: "rollback", Wave: 1},
+		"retry eu-1":      {Name: "retry", Wave: 1, Target: "eu-1"},
+		"pause":           {Name: "pause"},
+	} {
+		if got := commandOf(c); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
