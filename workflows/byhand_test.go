@@ -485,6 +485,33 @@ func TestTheStatusCountsWhatWentBackOnce(t *testing.T) {
 	}
 }
 
+// A wave says that it goes on, and does not leave it to its next target that ends.
+func TestAWaveSaysThatItGoesOnAfterAResume(t *testing.T) {
+	p := waves("a,b,c")
+	p.Waves.Waves[0].MaxConcurrency = amount(1)
+	for name, stop := range map[string]func(*world){
+		"a pause":            func(w *world) { w.send(10*time.Minute, Pause, map[string]any{"by": "ann"}) },
+		"a rollback by hand": func(w *world) { w.send(10*time.Minute, RollBack, takesBack("a", "1")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, p, "a", "b", "c")
+			w.hangChanges(map[string]time.Duration{"apply b": 20 * time.Minute, "apply c": 2 * time.Hour})
+			stop(w)
+			w.send(30*time.Minute, Resume, map[string]any{"by": "ann"})
+			var paused, on RolloutStatus
+			w.at(25*time.Minute, &paused)
+			w.at(time.Hour, &on)
+			w.run()
+			if !strings.Contains(paused.Waves[0].Reason, "paused") {
+				t.Errorf("before the resume: wave %+v", paused.Waves[0])
+			}
+			if on.State != Running || strings.Contains(on.Reason+on.Waves[0].Reason, "paused") || on.Waves[0].InFlight != 1 {
+				t.Errorf("after the resume: %s (%s), wave %+v", on.State, on.Reason, on.Waves[0])
+			}
+		})
+	}
+}
+
 func TestEverythingElseEndsAHoldByHand(t *testing.T) {
 	for command, test := range map[string]struct {
 		end  Phase

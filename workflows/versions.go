@@ -10,4 +10,6 @@ const (
 	// changeSkipped: a target that did not come back by hand and was skipped stays as it is when its wave closes. Earlier it
 	// was taken back once more.
 	changeSkipped = "skipped after a rollback by hand"
+	// changeGoesOn: a wave tells its rollout that it is paused no more.
+	changeGoesOn = "say that a wave goes on"
 )

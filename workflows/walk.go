@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
@@ -524,7 +525,7 @@ const maxAttention = 20
 // phase, else whenever a twentieth of the wave has ended. One report is under way at a time.
 func (w *walk) tell(ctx workflow.Context) {
 	now := w.current()
-	if w.reporting || !w.worth(now) {
+	if w.reporting || !w.worth(ctx, now) {
 		return
 	}
 	w.report = now
@@ -606,7 +607,7 @@ func (w *walk) mayTell() bool {
 }
 
 // worth reports whether a report says enough that is new.
-func (w *walk) worth(now Report) bool {
+func (w *walk) worth(ctx workflow.Context, now Report) bool {
 	was := w.report
 	if was.Sequence == 0 || now.Phase != was.Phase || now.Breached != was.Breached || now.Stopped != was.Stopped ||
 		now.Counts.Failures != was.Counts.Failures || now.Counts.Unreachable != was.Counts.Unreachable || now.Counts.Skipped != was.Counts.Skipped ||
@@ -630,7 +631,11 @@ func (w *walk) worth(now Report) bool {
 		return true // the next part may begin
 	}
 	done := terminal(w.state.Targets)
-	return done != w.reportedAll && (done == len(w.state.Targets) || (done-w.reportedAll)*20 >= len(w.state.Targets))
+	if done != w.reportedAll && (done == len(w.state.Targets) || (done-w.reportedAll)*20 >= len(w.state.Targets)) {
+		return true
+	}
+	return strings.HasPrefix(was.Reason, "paused") && now.Reason != was.Reason &&
+		workflow.GetVersion(ctx, changeGoesOn, workflow.DefaultVersion, 1) != workflow.DefaultVersion
 }
 
 func terminal(targets []policy.TargetProgress) int {
