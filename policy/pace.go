@@ -289,6 +289,7 @@ func (c *choice) waitsFor(s WaveState, waiters []int) {
 		w := Wait{Reason: fmt.Sprintf("%s for %s", waitFor(waiting), s.subject(n)), Rule: "deploymentDependency", Policy: d.Policy,
 			Lifts: fmt.Sprintf("success of %s %q on this version", d.Kind, d.Name)}
 		if s.hopeless(n) {
+			w.Target = s.toRetry(n)
 			w.Lifts = "retry what failed; what waits for it may be left out too; rollback, reject or abort ends the rollout"
 		}
 		c.outside = c.outside || d.Kind.Outside()

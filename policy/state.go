@@ -67,6 +67,8 @@ type Wait struct {
 	// Lifts says what would lift it.
 	Lifts string `json:"lifts"`
 	Wave  int    `json:"wave,omitempty"`
+	// Target is the first target that what lifts it is about; empty if it is about none.
+	Target string `json:"target,omitempty"`
 	// Next is the next moment at which it is looked at by itself; zero means: only when something happens.
 	Next time.Time `json:"next,omitzero"`
 }

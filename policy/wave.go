@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -213,6 +214,22 @@ func DecideWave(s WaveState, now time.Time) WaveDecision {
 // unreached reports whether a target is to be tried once more at the end of its wave.
 func unreached(t TargetProgress) bool {
 	return t.State == Unreachable && !t.Tried && !t.InFlight
+}
+
+// toRetry names the first target that has ended without the success that others wait for: one that failed, else one that
+// has left the wave.
+func (s WaveState) toRetry(dependency int) string {
+	left := ""
+	for _, i := range s.Dependencies[dependency].Here {
+		switch t := s.Targets[i]; t.State {
+		case Failed, NeedsRecovery, Unreachable:
+			return t.Name
+		case RolledBack, Skipped:
+			left = cmp.Or(left, t.Name)
+		case Pending, Waiting, Preparing, Applying, Verifying, Restoring, Succeeded, NoChange, Deferred, Removed:
+		}
+	}
+	return left
 }
 
 func orDraining(ended WavePhase, c WaveCounts) WavePhase {

@@ -380,6 +380,9 @@ func TestTheRestDoesNotFollowACanaryThatWasTakenBack(t *testing.T) {
 	if held.State != Holding || !strings.Contains(held.Reason, "1 target waits for c, which is RolledBack") {
 		t.Errorf("after the resume: %s (%s)", held.State, held.Reason)
 	}
+	if !slices.ContainsFunc(held.Waits, func(w policy.Wait) bool { return w.Rule == "deploymentDependency" && w.Target == "c" }) {
+		t.Errorf("after the resume: waits %+v; want one that names c", held.Waits)
+	}
 	if s.State != RolledBack {
 		t.Errorf("state = %s (%s)", s.State, s.Reason)
 	}

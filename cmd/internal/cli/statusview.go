@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -225,7 +226,7 @@ func liftingCommands(program string, s workflows.RolloutStatus, wait policy.Wait
 				command += fmt.Sprintf(" --wave %d", wait.Wave)
 			}
 		case workflows.Skip, workflows.Retry:
-			command += " --target " + quote(firstFailed(s))
+			command += " --target " + quote(cmp.Or(wait.Target, firstFailed(s)))
 		}
 		if !slices.Contains(commands, command) {
 			commands = append(commands, command)

@@ -278,3 +278,12 @@ func TestACommandNamesNoWaveBesideItsTarget(t *testing.T) {
 		}
 	}
 }
+
+// TestACommandToTypeNamesTheTargetOfItsWait fails when the hint has a placeholder, or another target that failed, although
+// the wait says which one it is about.
+func TestACommandToTypeNamesTheTargetOfItsWait(t *testing.T) {
+	wait := policy.Wait{Reason: "2 targets wait for eu-9, which is RolledBack", Rule: "deploymentDependency", Target: "eu-9", Lifts: "retry what failed; what waits for it may be left out too"}
+	if got := liftingCommands("sluice", fixedStatus(), wait); len(got) != 1 || got[0] != "sluice retry web -e Production --target eu-9" {
+		t.Errorf("got %q", got)
+	}
+}
