@@ -84,6 +84,8 @@ type Kind struct {
 	// Decode checks the provider's configuration (without type and connection), templates not yet rendered; the error
 	// is a Faults value that lists every fault by field path.
 	Decode func(config json.RawMessage) error
+	// Result are the fields that a Sample's Result may have in conditions.
+	Result []string
 	// Quote makes a template value safe inside this provider's query language.
 	Quote func(value string) string
 	// New opens a provider over a connection; for a kind that needs none the connection may be zero.

@@ -43,6 +43,8 @@ type ProviderKind struct {
 	// Decode checks the provider's part of a metric, without type and connection, templates not yet rendered. An error
 	// that is an executors.Faults lists every fault by its field.
 	Decode func(config json.RawMessage) error
+	// Result are the fields that a measurement's `result` may have; none: not known, and any name is taken.
+	Result []string
 }
 
 // File is one file of documents. Name is how faults call it.

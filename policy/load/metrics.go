@@ -326,10 +326,34 @@ func (s *session) resolve(m *metric, in *verification) *metric {
 	declared := argumentNames(&whole)
 	s.conditionArguments(keyPlace(m.node, "successCondition"), m.path+".successCondition", string(m.success), declared)
 	s.conditionArguments(keyPlace(m.node, "failureCondition"), m.path+".failureCondition", string(m.failure), declared)
-	if !s.limitsFit(&whole) {
+	if !s.resultFields(&whole) || !s.limitsFit(&whole) {
 		return nil
 	}
 	return &whole
+}
+
+// resultFields refuses conditions that read what the provider never gives: they would fail at each measurement, when the
+// first target has been changed already.
+func (s *session) resultFields(m *metric) bool {
+	i := slices.Index(s.providerNames(), m.provider)
+	if i < 0 || len(s.loader.providers[i].Result) == 0 {
+		return true
+	}
+	fields, fine := s.loader.providers[i].Result, true
+	for _, c := range []struct {
+		name   string
+		source policy.Expression
+	}{{"successCondition", m.success}, {"failureCondition", m.failure}} {
+		for _, read := range expr.Reads(string(c.source)) {
+			variable, field, _ := strings.Cut(read, ".")
+			if variable != "result" && variable != "baseline" || field == "" || slices.Contains(fields, field) {
+				continue
+			}
+			s.fault(keyPlace(m.node, c.name), m.path+"."+c.name, "%s has no field %q%s", variable, field, didYouMean(field, fields, "one of "+strings.Join(fields, ", ")+", which "+m.provider+" gives"))
+			fine = false
+		}
+	}
+	return fine
 }
 
 // base returns the Check or the other metric that m takes from; nil if it stands on its own, and after a fault.

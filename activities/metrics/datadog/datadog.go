@@ -55,8 +55,9 @@ func Kind() metrics.Kind {
 			_, err := decode(config)
 			return err
 		},
-		Quote: Quote,
-		New:   func(c metrics.Connection) (metrics.Provider, error) { return New(c) },
+		Result: []string{"value", "queries", "ok", "statusCode", "query"},
+		Quote:  Quote,
+		New:    func(c metrics.Connection) (metrics.Provider, error) { return New(c) },
 	}
 }
 

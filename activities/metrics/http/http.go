@@ -52,8 +52,9 @@ func Kind() metrics.Kind {
 			_, err := decode(config)
 			return err
 		},
-		Quote: Quote,
-		New:   func(c metrics.Connection) (metrics.Provider, error) { return New(c) },
+		Result: []string{"status", "body", "json", "durationSeconds"},
+		Quote:  Quote,
+		New:    func(c metrics.Connection) (metrics.Provider, error) { return New(c) },
 	}
 }
 

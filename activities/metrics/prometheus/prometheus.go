@@ -47,8 +47,9 @@ func Kind() metrics.Kind {
 			_, err := decode(config)
 			return err
 		},
-		Quote: Quote,
-		New:   func(c metrics.Connection) (metrics.Provider, error) { return New(c) },
+		Result: []string{"value"},
+		Quote:  Quote,
+		New:    func(c metrics.Connection) (metrics.Provider, error) { return New(c) },
 	}
 }
 

@@ -53,7 +53,7 @@ func ConnectionTypes() []config.Type {
 func Loader() *load.Loader {
 	r := load.Registry{Executors: executorKinds()}
 	for _, kind := range providerKinds() {
-		r.Providers = append(r.Providers, load.ProviderKind{Name: kind.Name, Decode: kind.Decode})
+		r.Providers = append(r.Providers, load.ProviderKind{Name: kind.Name, Decode: kind.Decode, Result: kind.Result})
 	}
 	return load.New(r)
 }
