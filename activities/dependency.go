@@ -67,12 +67,15 @@ func (a *Activities) AwaitDependency(ctx context.Context, in DependencyInput) (D
 			why = fmt.Sprintf("in its rollout of %s, %s went back", r.Version, back)
 			break
 		}
+		if !slices.ContainsFunc(r.Targets, succeeded) {
+			why = fmt.Sprintf("its rollout of %s succeeded on no target", r.Version)
+			break
+		}
 		out.Met = in.Targets
 	default:
 		done := map[string]bool{}
 		for _, t := range r.Targets {
-			state := policy.TargetState(t.State)
-			done[t.Name] = state == policy.Succeeded || state == policy.NoChange
+			done[t.Name] = succeeded(t)
 		}
 		for _, name := range in.Targets {
 			if done[name] {
@@ -94,6 +97,11 @@ func (a *Activities) AwaitDependency(ctx context.Context, in DependencyInput) (D
 // standing reports whether what a rollout in this state has done is meant to stay.
 func standing(state string) bool {
 	return slices.Contains([]string{"Planned", "AwaitingApproval", "Running", "Paused", string(policy.EndSucceeded), string(policy.EndSucceededWithFailures)}, state)
+}
+
+func succeeded(t ledger.TargetRecord) bool {
+	state := policy.TargetState(t.State)
+	return state == policy.Succeeded || state == policy.NoChange
 }
 
 // takenBack names a target that went back, or nothing.

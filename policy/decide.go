@@ -153,6 +153,9 @@ func (p Progress) decide(now time.Time) Decision {
 			d := p.held(fmt.Sprintf("%s holds: %s", p.waveName(i), w.Reason), "verification",
 				fmt.Sprintf("approve accepts it and goes on; retry measures it again; reject does what a reject does (wave %d)", i+1))
 			d.Waits[0].Wave = i + 1
+			if w.Counts.Skipped >= p.Plan.Waves[i].Size {
+				d.Waits[0].Rule, d.Waits[0].Lifts = "waves", fmt.Sprintf("approve goes on without them; retry tries one of them; reject does what a reject does (wave %d)", i+1)
+			}
 			if len(w.Waits) > 0 {
 				d.Waits = w.Waits
 			}
@@ -469,6 +472,10 @@ func (p Progress) finished() Decision {
 			}
 			return Decision{Action: ActEnd, Ending: EndRolledBack, Reason: "no target is left on the version" + byHand}
 		}
+	}
+	if succeeded == 0 {
+		// A person let pass what was left out, and yet nothing runs the version because of this rollout.
+		return Decision{Action: ActEnd, Ending: EndFailed, Reason: "no target succeeded: each was left out"}
 	}
 	if failures+unreachable > 0 {
 		return Decision{Action: ActEnd, Ending: EndSucceededWithFailures, Reason: fmt.Sprintf("%d failed and %d out of reach, within budget%s", failures, unreachable, byHand)}

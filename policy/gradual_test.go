@@ -244,3 +244,13 @@ func TestPlanNotesWhatHasNoEffect(t *testing.T) {
 		t.Errorf("notes:\n got %q\nwant %q", p.Notes, want)
 	}
 }
+
+// A last wave that the left-over targets fill is not empty.
+func TestLeftOverTargetsFillAnEmptyLastWave(t *testing.T) {
+	p := wavesPolicy(WaveRule{Select: "region==eu"}, WaveRule{Select: "false", Approval: &Approval{Min: 1}})
+	p.Waves.Unmatched = UnmatchedLastWave
+	plan := mustPlan(t, bundleOf(fleetOf(regions()...), p))
+	if got, want := order(plan), "b-eu | m-east z-west y-west a-east"; got != want || len(plan.Waves[1].Approvals) != 1 || plan.Waves[1].Passed != "" {
+		t.Errorf("got %s, %+v; want %s with its approval", got, plan.Waves[1], want)
+	}
+}

@@ -396,7 +396,9 @@ func (p *planner) assign() {
 		if wave.Size > 0 {
 			first = false
 		}
-		p.emptyWave(&wave, rule, path)
+		if n < len(owner.Waves.Waves)-1 || owner.Waves.Unmatched != UnmatchedLastWave || len(left) == 0 {
+			p.emptyWave(&wave, rule, path)
+		}
 		p.tooLarge(wave, rule.Place, path)
 		p.plan.Waves = append(p.plan.Waves, wave)
 	}

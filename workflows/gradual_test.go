@@ -257,7 +257,7 @@ func TestWhatWaitsForAFailedTargetAsksAPerson(t *testing.T) {
 func TestAnotherEnvironmentIsWaitedFor(t *testing.T) {
 	staging := func(version, state, of string, at int) ledger.Record {
 		return ledger.Record{Rollout: fmt.Sprintf("S%d", at), Of: of, Environment: "staging", Deployment: "web", Version: version, State: state, Sequence: 1,
-			StartedAt: time.Date(2026, 11, 1, at, 0, 0, 0, time.UTC)}
+			StartedAt: time.Date(2026, 11, 1, at, 0, 0, 0, time.UTC), Targets: []ledger.TargetRecord{{Name: "s", State: "Succeeded"}}}
 	}
 	for name, first := range map[string]ledger.Record{
 		"another version":  staging("v1", "Succeeded", "", 1),
@@ -393,7 +393,8 @@ func TestAnotherEnvironmentIsLookedAfter(t *testing.T) {
 	p := linear(time.Hour)
 	p.WaitFor = []policy.WaitFor{{Name: "staging", Kind: policy.WaitForEnvironment}}
 	w := newWorld(t, p, "a", "b", "c")
-	record := ledger.Record{Rollout: "S1", Environment: "staging", Deployment: "web", Version: "v2", State: "Succeeded", Sequence: 1, StartedAt: time.Date(2026, 11, 1, 1, 0, 0, 0, time.UTC)}
+	record := ledger.Record{Rollout: "S1", Environment: "staging", Deployment: "web", Version: "v2", State: "Succeeded", Sequence: 1, StartedAt: time.Date(2026, 11, 1, 1, 0, 0, 0, time.UTC),
+		Targets: []ledger.TargetRecord{{Name: "s", State: "Succeeded"}}}
 	if err := w.ledger.PutRecord(t.Context(), record); err != nil {
 		t.Fatal(err)
 	}
@@ -486,5 +487,99 @@ func TestRetryMeasuresAgain(t *testing.T) {
 	wantStarts(t, w, "apply a v2 +0s", "apply b v2 +2h10m")
 	if n := len(w.gauge.times); n != 1+5+5 {
 		t.Errorf("measured %d times, want the one without data, and five of each", n)
+	}
+}
+
+func busy() (executors.Result, error) {
+	return executors.Result{}, errors.Join(executors.ErrBlocked, errors.New("busy"))
+}
+
+// A target that has begun and not asked for its change yet waits again when what it waits for goes back.
+func TestDependencyGoesBackBeforeTheChange(t *testing.T) {
+	policies := []policy.Policy{{Name: "rest", Selectors: []policy.Selector{{Resource: "x"}}, WaitFor: []policy.WaitFor{{Name: "c", Kind: policy.WaitForTarget}}},
+		{Name: "all", FailureThreshold: &policy.FailureThreshold{MaxFailures: amount(1)}}}
+	w := newWorldOf(t, policies, "c", "x")
+	w.fleet.on["apply x"] = func() (executors.Result, error) {
+		if w.env.Now().Before(w.fleet.at[0].Add(90 * time.Minute)) {
+			return busy()
+		}
+		return executors.Result{Outcome: executors.Succeeded}, nil
+	}
+	w.send(20*time.Second, RollBack, map[string]any{"by": "ann", "target": "c"})
+	w.send(time.Hour, Resume, map[string]any{"by": "ann"})
+	var held RolloutStatus
+	w.env.RegisterDelayedCallback(func() { held = w.status() }, 5*time.Hour)
+	w.send(10*time.Hour, Retry, map[string]any{"by": "ann", "target": "c"})
+	s := w.run()
+	if held.State != Holding || !strings.Contains(held.Reason, "1 target waits for c, which is RolledBack") || w.fleet.version("x") != "v2" || s.State != Succeeded {
+		t.Errorf("held: %s (%s); end: %s (%s), x runs %s", held.State, held.Reason, s.State, s.Reason, w.fleet.version("x"))
+	}
+	got := w.starts()
+	if last := got[len(got)-2:]; last[0] != "apply c v2 +10h" || last[1] != "apply x v2 +10h" {
+		t.Errorf("asked %v, want x not before c again", got)
+	}
+}
+
+// The interval counts from the asking that was not refused.
+func TestBlockedTargetKeepsThePace(t *testing.T) {
+	w := newWorld(t, linear(10*time.Minute), "a", "b")
+	w.fleet.on["apply a"] = func() (executors.Result, error) {
+		if w.env.Now().Before(w.fleet.at[0].Add(45 * time.Minute)) {
+			return busy()
+		}
+		return executors.Result{Outcome: executors.Succeeded}, nil
+	}
+	if s := w.run(); s.State != Succeeded {
+		t.Fatalf("state = %s (%s)", s.State, s.Reason)
+	}
+	at := w.fleet.at
+	if apart := at[len(at)-1].Sub(at[len(at)-2]); apart < 10*time.Minute {
+		t.Errorf("b was asked %s after a was, want 10m", apart)
+	}
+}
+
+// A rollout of which everything was left out has brought nothing anywhere, whoever let it pass.
+func TestNothingIsNoSuccess(t *testing.T) {
+	w := newWorld(t, linear(10*time.Minute), "a", "b")
+	w.fleet.on["apply a"] = busy
+	w.send(time.Second, Skip, map[string]any{"by": "ann", "target": "b"})
+	w.send(time.Minute, Pause, map[string]any{"by": "ann"})
+	w.send(2*time.Minute, RollBack, map[string]any{"by": "ann", "wave": 1})
+	w.send(time.Hour, Resume, map[string]any{"by": "ann"})
+	s := w.run()
+	if s.State == Succeeded || s.State == SucceededWithFailures {
+		t.Errorf("state = %s (%s), with nothing changed", s.State, s.Reason)
+	}
+}
+
+// pastEvaluator compares with the value before the change, and has no other condition.
+type pastEvaluator struct{ plainEvaluator }
+
+func (pastEvaluator) Condition(_ context.Context, _ policy.Expression, vars map[string]any) (bool, error) {
+	if _, there := vars["baseline"]; !there {
+		return false, errors.New("no such key: baseline")
+	}
+	return true, nil
+}
+
+// A target that is measured again compares with what it was before its change.
+func TestRetryKeepsTheBaseline(t *testing.T) {
+	p := linear(0)
+	p.Verification[0].UsesBaseline = true
+	w := newWorld(t, p, "a")
+	w.acts.Evaluator = pastEvaluator{}
+	outage := false
+	w.gauge.value = func(string, time.Time) metrics.Sample {
+		if outage {
+			return metrics.Sample{NoData: true, Problem: "no data"}
+		}
+		return metrics.Sample{Result: map[string]any{"value": 1.0}}
+	}
+	w.env.RegisterDelayedCallback(func() { outage = true }, 30*time.Second)
+	w.env.RegisterDelayedCallback(func() { outage = false }, time.Hour)
+	w.send(2*time.Hour, Retry, map[string]any{"by": "ann", "target": "a"})
+	w.send(20*time.Hour, Abort, nil)
+	if s := w.run(); s.State != Succeeded {
+		t.Errorf("state = %s (%s)", s.State, s.Reason)
 	}
 }

@@ -29,12 +29,27 @@ func (w *walk) keepPace(i int, asked time.Time) {
 	}
 }
 
-// resumePaces takes a target that began before a pause for one that starts now: it may have waited to be asked. Where the
-// next one waits for its end, that tells exactly.
+// readingBound is how long a target may be read before its change is asked for: four attempts of a minute, and the pauses
+// between them.
+const readingBound = 5 * time.Minute
+
+// resumePaces takes a target that may have waited through a pause to be asked for one that starts now. Where the next one
+// waits for its end, that tells exactly.
 func (w *walk) resumePaces(ctx workflow.Context) {
 	for i, t := range w.state.Targets {
-		if t.InFlight && t.State != policy.Restoring && t.Pace > 0 && w.state.Paces[t.Pace-1].Overlap {
+		if t.InFlight && t.State != policy.Restoring && t.Pace > 0 && w.state.Paces[t.Pace-1].Overlap && w.pausedAt.Sub(w.details[i].begun) < readingBound {
 			w.keepPace(i, workflow.Now(ctx))
+		}
+	}
+}
+
+// recall tells targets whose attempt is under way, and for which what they wait for has gone back, to start nothing: one
+// that has not asked for its change waits again, another finishes.
+func (w *walk) recall(ctx workflow.Context) {
+	for i, t := range w.state.Targets {
+		if d := &w.details[i]; t.InFlight && t.State == policy.Applying && len(t.After) > 0 && !d.recalled && w.state.WaitsFor(i) != "" {
+			d.recalled = true
+			d.line.tell(ctx, policy.ControlFinish)
 		}
 	}
 }
@@ -51,17 +66,17 @@ func (w *walk) depend(ctx workflow.Context) {
 }
 
 // ask follows, beside everything else, a dependency that is met outside of the rollout, as long as a target waits for it
-// that has not started: what has succeeded may be taken back before the last of them starts.
+// that may not have been changed: what has succeeded may be taken back before the last of them is.
 func (w *walk) ask(ctx workflow.Context, n int, d activities.WaveDependency) {
 	over := func() bool {
 		return w.state.Control == policy.ControlStop || w.state.Control == policy.ControlFinish || w.state.Breached != ""
 	}
 	in := activities.DependencyInput{Kind: d.Kind, Name: d.Name, Environment: w.subject.Environment, Deployment: w.subject.Deployment, Version: w.subject.Version}
 	at := map[string]int{}
-	// wanted reports whether a target that has not started waits for it.
+	// wanted reports whether a target waits for it that has not started, or may not have asked for its change yet.
 	wanted := func() bool {
 		return slices.ContainsFunc(w.state.Targets, func(t policy.TargetProgress) bool {
-			return slices.Contains(t.After, n) && !t.InFlight && (t.State == policy.Pending || t.State == policy.Unreachable && !t.Tried)
+			return slices.Contains(t.After, n) && (t.InFlight && t.State == policy.Applying || !t.InFlight && (t.State == policy.Pending || t.State == policy.Unreachable && !t.Tried))
 		})
 	}
 	for i, t := range w.state.Targets {

@@ -40,6 +40,8 @@ type TargetInput struct {
 	// Again reports, in an apply, that an earlier attempt had reached it: that it runs the version already is then no
 	// sign that nothing was changed, and the checks are owed.
 	Again bool `json:"again,omitempty"`
+	// Baselines are values from before the change, when an earlier attempt has made it.
+	Baselines map[int]map[string]any `json:"baselines,omitempty"`
 	// Part is the part of the rollback that this restore belongs to; 0 in a wave.
 	Part int `json:"part,omitempty"`
 	// SkipVerify leaves the reading back out, in a restore.
@@ -64,7 +66,7 @@ type TargetResult struct {
 	Held bool `json:"held,omitempty"`
 	// Output is the tail of what a failed change printed.
 	Output string `json:"output,omitempty"`
-	// Asked is when the change was first asked for; zero: never.
+	// Asked is when the change was last asked for: earlier askings were refused for the moment. Zero: never.
 	Asked time.Time `json:"asked,omitzero"`
 	// Baselines are values from before the change, for the soak.
 	Baselines map[int]map[string]any `json:"baselines,omitempty"`
@@ -198,6 +200,10 @@ func (t *target) apply(ctx workflow.Context) {
 	}
 	t.result.From, t.result.FromKnown = seen.Reading.Version, seen.Reading.Known
 	t.result.Baselines, t.portable = seen.Baselines, seen.Portable
+	if t.in.Again && len(t.in.Baselines) > 0 {
+		// What it was before the change, only the attempt that changed it could see.
+		t.result.Baselines, t.portable = t.in.Baselines, true
+	}
 	there := seen.Reading.Known && seen.Reading.Version == t.in.Subject.Version
 	if there && !t.in.Again {
 		t.end(policy.NoChange, "it runs %s already", t.in.Subject.Version)
@@ -312,9 +318,7 @@ func (t *target) ask(ctx workflow.Context) (r executors.Result, asked bool) {
 		t.intents++
 		ref := t.ref()
 		ref.Operation = t.operation()
-		if t.result.Asked.IsZero() {
-			t.result.Asked = workflow.Now(ctx)
-		}
+		t.result.Asked = workflow.Now(ctx)
 		var ticket executors.Ticket
 		err := workflow.ExecuteActivity(submitting(ctx, t.summary("Ask for")), acts.Submit, ref).Get(ctx, &ticket)
 		switch failure := typeOf(err); {

@@ -113,6 +113,7 @@ type walk struct {
 	reportedAll int // terminal targets at the last report
 	// tells is how many reports about nothing but waits the wave may send, told how many it has sent.
 	tells, told int
+	pausedAt    time.Time
 }
 
 // targetDetail is what a walk remembers of a target beside what decides.
@@ -122,7 +123,10 @@ type targetDetail struct {
 	line      *line // to the present attempt
 	baselines map[int]map[string]any
 	failure   string // why its change failed, while it goes back
-	byWhom    string // who took it back by hand, and why
+	// begun is when its last attempt began; recalled: what it waits for went back before that had asked for the change.
+	begun    time.Time
+	recalled bool
+	byWhom   string // who took it back by hand, and why
 }
 
 // settle runs the walk until nothing more will happen, and returns the phase it ended in.
@@ -131,6 +135,7 @@ func (w *walk) settle(ctx workflow.Context) error {
 		hear(ctx)
 		w.changed = false
 		now := workflow.Now(ctx)
+		w.recall(ctx)
 		w.state.Mark(now)
 		d := policy.DecideWave(w.state, now)
 		if d.Breached != "" && w.state.Breached == "" {
@@ -208,7 +213,10 @@ func (w *walk) control(ctx workflow.Context, c policy.Control) {
 	if c == w.state.Control {
 		return
 	}
-	if w.state.Control == policy.ControlPause && c == policy.ControlRun {
+	switch {
+	case c == policy.ControlPause:
+		w.pausedAt = workflow.Now(ctx)
+	case w.state.Control == policy.ControlPause && c == policy.ControlRun:
 		w.resumePaces(ctx)
 	}
 	w.state.Control = c
@@ -250,6 +258,10 @@ func (w *walk) attempt(ctx workflow.Context, i int, direction executors.Directio
 		Broken: d.broken, SkipVerify: direction == executors.Restore && !w.verify, Deadline: w.slice.Deadline, Checks: direction == executors.Apply && w.checked(t.Metrics)}
 	if direction == executors.Apply {
 		in.Control, in.Again = w.state.Control, t.Reached
+		if in.Again {
+			in.Baselines = d.baselines
+		}
+		d.recalled, d.begun = false, workflow.Now(ctx)
 	}
 	if w.restores {
 		in.Part = w.number
@@ -316,7 +328,9 @@ func (w *walk) ended(ctx workflow.Context, i int, direction executors.Direction,
 			t.State, t.Held = policy.Waiting, true
 		}
 	case policy.Pending:
-		if w.state.Control != policy.ControlStop && w.state.Breached == "" {
+		if d.recalled && !t.ByHand {
+			t.Reason = "" // it waits again
+		} else if w.state.Control != policy.ControlStop && w.state.Breached == "" {
 			// Likewise, before it was asked: it is left out, not begun again.
 			t.State, t.Reason, t.Counted = policy.Skipped, "left out: its workflow was cancelled", false
 		}
@@ -452,7 +466,7 @@ func (w *walk) accept(o Order) (bool, string) {
 	if n > 0 {
 		return true, fmt.Sprintf("accepted what the checks of %d targets left open", n)
 	}
-	if w.phase == policy.WaveHeld && w.state.Count().Pending > 0 {
+	if w.phase == policy.WaveHeld && w.state.Count().Skipped < len(w.state.Targets) {
 		return false, "an approval does not lift what it holds for: " + w.reason
 	}
 	if w.phase == policy.WaveHeld {
@@ -603,7 +617,7 @@ const maxWaits = 10
 // mayTell reports whether a report about nothing but changed waits may be sent. All waves together send tells of them, so
 // that a rollout never hears as often as the engine bears, and a stop is still heard; what is left is spread over the wave.
 func (w *walk) mayTell() bool {
-	return w.told < 2+w.tells*w.started/max(1, len(w.state.Targets))
+	return w.told < 2+w.tells*(w.started+1)/max(1, len(w.state.Targets))
 }
 
 // worth reports whether a report says enough that is new.
