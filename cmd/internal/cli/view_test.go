@@ -279,7 +279,7 @@ func TestACommandNamesNoWaveBesideItsTarget(t *testing.T) {
 	}
 }
 
-// TestACommandToTypeNamesTheTargetOfItsWait fails when the hint has a placeholder, or another target that failed, although
+// TestACommandToTypeNamesTheTargetOfItsWait fails when the hint names none, or another target that failed, although
 // the wait says which one it is about.
 func TestACommandToTypeNamesTheTargetOfItsWait(t *testing.T) {
 	wait := policy.Wait{Reason: "2 targets wait for eu-9, which is RolledBack", Rule: "deploymentDependency", Target: "eu-9", Lifts: "retry what failed; what waits for it may be left out too"}

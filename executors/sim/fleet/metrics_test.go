@@ -187,7 +187,8 @@ func TestTheDemoRegressionShowsOnlyUnderLoad(t *testing.T) {
 	})
 }
 
-// Whoever asks for the past must not be told that a version was bad before it ran.
+// Whoever asks for the past must not be told that a version was bad before it ran. Its sleeps are those of the bubble: they
+// move its clock, and take no time.
 func TestAGaugeKnowsWhatItWasBeforeTheChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := open(t, measured, filepath.Join(t.TempDir(), "log"))
