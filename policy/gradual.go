@@ -84,8 +84,7 @@ func (p *planner) onlyOrder(pol Policy) {
 
 // on reports whether a policy matches a member.
 func (p *planner) on(pol *Policy, target int) bool {
-	_, found := slices.BinarySearch(p.matched[pol.Name], target)
-	return found
+	return holdsAll(p.matched[pol.Name], []int{target})
 }
 
 // orderRule names the rule by which a policy orders.
@@ -267,7 +266,7 @@ func (p *planner) dependencies() {
 					continue
 				}
 			}
-			if i := slices.IndexFunc(d.members, func(i int) bool { return slices.Contains(d.on, i) }); i >= 0 {
+			if i := slices.IndexFunc(d.members, func(i int) bool { return holdsAll(d.on, []int{i}) }); i >= 0 {
 				p.fault(wait.Place, path, "the policy matches %s too, which would wait for itself; leave it out with the policy's selectors, e.g. resource: resource.name != %q",
 					p.targets[d.members[i]].Name, p.targets[d.members[i]].Name)
 				continue

@@ -170,7 +170,7 @@ func (p *Plan) seal() error {
 
 // Depends reports whether targets of the plan wait for others.
 func (p Plan) Depends() bool {
-	return slices.ContainsFunc(p.Policies, func(u PolicyUse) bool { return slices.Contains(u.Rules, "deploymentDependency") })
+	return len(p.Dependencies) > 0
 }
 
 // Summary returns the plan without what grows with the fleet: the targets of its waves and those left out.

@@ -79,7 +79,7 @@ func (r *rollout) command(ctx workflow.Context, name string, payload *commonpb.P
 				r.receipt(ctx, name, c, false, "the target could not be looked up: "+cause(err))
 				return
 			}
-			if name == Retry && len(r.progress.Plan.Dependencies) > 0 && r.outcomeOf(c.Target) != nil {
+			if name == Retry && r.progress.Plan.Depends() && r.outcomeOf(c.Target) != nil {
 				waits, err := r.lateWaits(ctx, c.Target, facts.Wave)
 				if err != nil {
 					r.receipt(ctx, name, c, false, "what the target waits for could not be looked up: "+cause(err))

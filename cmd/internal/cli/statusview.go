@@ -236,7 +236,7 @@ func liftingCommands(program string, s workflows.RolloutStatus, wait policy.Wait
 }
 
 // firstFailed names a target that a person may skip or retry: the first that failed or whose
-// checks came to no conclusion, else a placeholder.
+// checks came to no conclusion, else the word TARGET.
 func firstFailed(s workflows.RolloutStatus) string {
 	for _, one := range s.Attention {
 		if one.State == policy.Waiting || one.State == policy.Failed || one.State == policy.NeedsRecovery || one.State == policy.Unreachable {

@@ -128,8 +128,8 @@ func New(t T, o Options) *Server {
 		_ = server.Serve(listener) // until it is closed
 	}()
 	t.Cleanup(func() {
-		s.Set(None) // lets go what hangs
-		_ = server.Close()
+		s.Set(None)        // lets go what hangs
+		_ = server.Close() // the listener and what is left of connections; nobody reads them any more
 		<-ended
 	})
 	return s
@@ -247,7 +247,7 @@ func (s *Server) handle(answer func(*call) (any, error), appKey bool) http.Handl
 			_, _ = io.WriteString(w, text)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(value)
+		_ = json.NewEncoder(w).Encode(value) // a caller that has gone needs no answer
 	}
 }
 
