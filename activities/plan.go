@@ -91,15 +91,17 @@ func (a *Activities) LoadPlan(ctx context.Context, digest string) (policy.Plan, 
 	return p.plan.Summary(), nil
 }
 
-// WaveRef names a wave of a plan.
+// WaveRef names a wave of a plan, or one of its batches.
 type WaveRef struct {
 	Plan string `json:"plan"`
 	Wave int    `json:"wave"`
+	// Batch is the batch, from 1; 0: the wave, without its targets where batches share them.
+	Batch int `json:"batch,omitempty"`
 }
 
 // WaveSlice is what a Wave needs of the plan, with times as they are waited for.
 type WaveSlice struct {
-	// Wave has its targets with their metrics, without reasons.
+	// Wave has its targets, or those of the batch, with their metrics, without reasons.
 	Wave policy.Wave `json:"wave"`
 	// Budget is over the whole rollout.
 	Budget   policy.Budget       `json:"budget"`
@@ -125,11 +127,11 @@ type WaveDependency struct {
 	Policy string                `json:"policy"`
 	Name   string                `json:"name"`
 	Kind   policy.DependencyKind `json:"kind"`
-	// Here are the targets of this wave that must have succeeded, as indices.
+	// Here are the targets of the slice that must have succeeded, as indices.
 	Here []int `json:"here,omitempty"`
 }
 
-// LoadWave returns a wave of a stored plan. Idempotent and read-only.
+// LoadWave returns a wave of a stored plan, or one batch of it. Idempotent and read-only.
 func (a *Activities) LoadWave(ctx context.Context, ref WaveRef) (WaveSlice, error) {
 	defer heartbeat(ctx)()
 	p, err := a.planned(ctx, ref.Plan)
@@ -139,15 +141,27 @@ func (a *Activities) LoadWave(ctx context.Context, ref WaveRef) (WaveSlice, erro
 	if ref.Wave < 1 || ref.Wave > len(p.plan.Waves) {
 		return WaveSlice{}, invalid(fmt.Errorf("activities: plan %s has no wave %d", ref.Plan, ref.Wave))
 	}
-	out := WaveSlice{Wave: p.plan.Waves[ref.Wave-1], Budget: p.plan.Budget, Rollback: p.plan.Rollback, CanReturn: p.plan.NoReturn == "", NoReturn: p.plan.NoReturn, Uninstalls: p.plan.Step.Uninstalls, Deadline: p.plan.Step.Deadline}
+	wave := p.plan.Waves[ref.Wave-1]
+	if ref.Batch < 0 || ref.Batch > wave.Batches {
+		return WaveSlice{}, invalid(fmt.Errorf("activities: wave %d of plan %s has no batch %d", ref.Wave, ref.Plan, ref.Batch))
+	}
+	all := wave.Targets
+	if ref.Batch > 0 {
+		from, to := wave.Batch(ref.Batch)
+		all = all[from:to]
+	}
+	out := WaveSlice{Wave: wave, Budget: p.plan.Budget, Rollback: p.plan.Rollback, CanReturn: p.plan.NoReturn == "", NoReturn: p.plan.NoReturn, Uninstalls: p.plan.Step.Uninstalls, Deadline: p.plan.Step.Deadline}
 	out.Wave.Soak = a.TimeScale.Duration(out.Wave.Soak)
 	for _, pace := range p.plan.Paces {
 		pace.Interval = a.TimeScale.Duration(pace.Interval)
 		out.Paces = append(out.Paces, pace)
 	}
-	at := make(map[string]int, len(out.Wave.Targets))
-	for i, t := range out.Wave.Targets {
-		at[t.Name] = i
+	shared := wave.Batches > 0 && ref.Batch == 0
+	at := make(map[string]int, len(all))
+	for i, t := range all {
+		if !shared {
+			at[t.Name] = i
+		}
 	}
 	for _, d := range p.plan.Dependencies {
 		one := WaveDependency{Policy: d.Policy, Name: d.Name, Kind: d.Kind}
@@ -158,14 +172,16 @@ func (a *Activities) LoadWave(ctx context.Context, ref WaveRef) (WaveSlice, erro
 		}
 		out.Dependencies = append(out.Dependencies, one)
 	}
-	targets := make([]policy.PlannedTarget, len(out.Wave.Targets))
-	for i, t := range out.Wave.Targets {
+	targets := make([]policy.PlannedTarget, len(all))
+	for i, t := range all {
 		targets[i] = policy.PlannedTarget{Name: t.Name, Metrics: t.Metrics, Pace: t.Pace, After: t.After}
 		for _, m := range t.Metrics {
 			out.SoakChecks = out.SoakChecks || measuredIn(p.plan.Metrics[m].Metric, policy.DuringSoak)
 		}
 	}
-	out.Wave.Targets = targets
+	if out.Wave.Targets = targets; shared {
+		out.Wave.Targets = nil
+	}
 	for _, m := range p.plan.Metrics {
 		out.Applied = append(out.Applied, measuredIn(m.Metric, policy.DuringApply))
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/seed-a0a4f4e3/sluice/inventory"
 )
 
-// maxWave is the most targets that one wave may hold for now.
-const maxWave = 500
+// maxWave is the most targets that one wave may hold: twenty batches, whose outcomes its rollout still bears.
+const maxWave = 20 * BatchTargets
 
 // Needs returns the expressions whose values MakePlan wants, each once, in the order of the documents. It fails with
 // Faults if the request names a deployment or an environment that the documents lack.
@@ -512,7 +512,7 @@ func (p *planner) emptyWave(wave *Wave, rule WaveRule, path string) {
 
 func (p *planner) tooLarge(wave Wave, place Place, path string) {
 	if wave.Size > maxWave {
-		p.fault(place, path, "holds %d targets, and more than %d in one wave are not supported yet; limit it and add a wave", wave.Size, maxWave)
+		p.fault(place, path, "holds %d targets, and one wave holds %d at most; limit it and add a wave", wave.Size, maxWave)
 	}
 }
 
@@ -586,10 +586,11 @@ func (p *planner) approvals() {
 	p.plan.Waves[at].Approvals = append(whole, p.plan.Waves[at].Approvals...)
 }
 
-// limits works out each wave's blast radius.
+// limits works out each wave's blast radius and how many batches it has.
 func (p *planner) limits() {
 	for i := range p.plan.Waves {
 		w := &p.plan.Waves[i]
+		w.Batches = batches(w.Size)
 		failures := min(w.Budget.Failures(0), p.plan.Budget.Failures(0))
 		w.BlastRadius = min(w.Size, failures+w.MaxConcurrency)
 		if w.Budget.Bounded {

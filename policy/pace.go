@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -72,39 +73,86 @@ func (t TargetProgress) left() bool {
 	return t.State == Skipped || t.State == Removed || t.State == RolledBack
 }
 
-// metHere reports which dependencies on targets of the wave are met. Targets that have left the wave are not waited for where
-// a policy's are, but at least one must have succeeded.
+// Standing is how the targets stand that a dependency waits for.
+type Standing struct {
+	// Done is how many have succeeded, Missing how many others are waited for, Left how many have not left the wave.
+	Done    int `json:"done,omitempty"`
+	Missing int `json:"missing,omitempty"`
+	Left    int `json:"left,omitempty"`
+	// Open reports that one of them may still succeed by itself.
+	Open bool `json:"open,omitempty"`
+	// Failed is the first that has ended without a success, Gone the first that has left, each a name; State is of the
+	// former, else of the latter.
+	Failed string      `json:"failed,omitempty"`
+	Gone   string      `json:"gone,omitempty"`
+	State  TargetState `json:"state,omitempty"`
+}
+
+// Standing says how these targets' part of a dependency stands.
+func (s WaveState) Standing(dependency int) Standing {
+	var out Standing
+	d := s.Dependencies[dependency]
+	for _, i := range d.Here {
+		t := s.Targets[i]
+		if !t.left() {
+			out.Left++
+		}
+		switch {
+		case !t.InFlight && (t.State == Succeeded || t.State == NoChange):
+			out.Done++
+		case d.Kind != WaitForPolicy || !t.left():
+			out.Missing++
+		}
+		out.Open = out.Open || t.InFlight || t.State == Pending || t.State == Unreachable && !t.Tried
+		switch {
+		case t.State == Failed || t.State == NeedsRecovery || t.State == Unreachable:
+			if out.Failed == "" {
+				out.Failed, out.State = t.Name, t.State
+			}
+		case t.left() && out.Gone == "":
+			if out.Gone = t.Name; out.Failed == "" {
+				out.State = t.State
+			}
+		}
+	}
+	return out
+}
+
+// Plus adds how other targets of the same dependency stand.
+func (a Standing) Plus(b Standing) Standing {
+	out := Standing{Done: a.Done + b.Done, Missing: a.Missing + b.Missing, Left: a.Left + b.Left, Open: a.Open || b.Open,
+		Failed: cmp.Or(a.Failed, b.Failed), Gone: cmp.Or(a.Gone, b.Gone), State: a.State}
+	if a.State == "" || a.Failed == "" && b.Failed != "" {
+		out.State = b.State
+	}
+	return out
+}
+
+// Telling is the part of it that changes what waits for it: the rest are figures.
+func (a Standing) Telling() Standing {
+	return Standing{Done: min(1, a.Done), Missing: min(1, a.Missing), Open: a.Open, Failed: a.Failed, Gone: a.Gone, State: a.State}
+}
+
+// met reports whether it is: targets that have left the wave are not waited for where a policy's are, but at least one
+// must have succeeded.
+func (a Standing) met() bool { return a.Done > 0 && a.Missing == 0 }
+
+// standing is how a dependency stands over the whole wave.
+func (s WaveState) standing(dependency int) Standing {
+	own := s.Standing(dependency)
+	if s.Beside != nil && dependency < len(s.Beside.Dependencies) {
+		own = own.Plus(s.Beside.Dependencies[dependency])
+	}
+	return own
+}
+
+// metHere reports which dependencies on targets of the wave are met.
 func (s WaveState) metHere() []bool {
 	met := make([]bool, len(s.Dependencies))
 	for n, d := range s.Dependencies {
-		succeeded, missing := 0, 0
-		for _, i := range d.Here {
-			switch t := s.Targets[i]; {
-			case !t.InFlight && (t.State == Succeeded || t.State == NoChange):
-				succeeded++
-			case d.Kind != WaitForPolicy || !t.left():
-				missing++
-			}
-		}
-		met[n] = succeeded > 0 && missing == 0 && !d.Kind.Outside()
+		met[n] = !d.Kind.Outside() && s.standing(n).met()
 	}
 	return met
-}
-
-// hopeless reports whether a dependency can't be met any more unless a person does something: what it waits for has
-// ended without a success.
-func (s WaveState) hopeless(n int) bool {
-	d := s.Dependencies[n]
-	if d.Kind.Outside() {
-		return false
-	}
-	for _, i := range d.Here {
-		t := s.Targets[i]
-		if t.InFlight || t.State == Pending || t.State == Unreachable && !t.Tried {
-			return false
-		}
-	}
-	return true
 }
 
 // subject names what is waited for, and how that stands.
@@ -112,25 +160,13 @@ func (s WaveState) subject(n int) string {
 	d := s.Dependencies[n]
 	switch d.Kind {
 	case WaitForTarget:
-		for _, i := range d.Here {
-			t := s.Targets[i]
-			if t.left() || t.State == Failed || t.State == NeedsRecovery || t.State == Unreachable {
-				return fmt.Sprintf("%s, which is %s", d.Name, t.State)
-			}
+		if now := s.standing(n); now.State != "" {
+			return fmt.Sprintf("%s, which is %s", d.Name, now.State)
 		}
 		return d.Name
 	case WaitForPolicy:
-		done, left := 0, 0
-		for _, i := range d.Here {
-			t := s.Targets[i]
-			if t.left() {
-				continue
-			}
-			if left++; !t.InFlight && (t.State == Succeeded || t.State == NoChange) {
-				done++
-			}
-		}
-		return fmt.Sprintf("the targets of policy %q (%d of %d done)", d.Name, done, left)
+		now := s.standing(n)
+		return fmt.Sprintf("the targets of policy %q (%d of %d done)", d.Name, now.Done, now.Left)
 	case WaitForEnvironment, WaitForDeployment:
 	}
 	return fmt.Sprintf("%s %q to succeed on this version", d.Kind, d.Name)
@@ -142,6 +178,8 @@ type choice struct {
 	waiting []TargetWait
 	next    time.Time
 	waits   []Wait
+	// waiters counts those that wait for each dependency.
+	waiters []int
 	// outside reports that something waits for what is decided outside of the rollout.
 	outside bool
 }
@@ -232,6 +270,19 @@ func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgres
 			}
 			continue
 		}
+		if !s.turn(t.Pace) {
+			if k != nil {
+				reason := "it starts after the targets before it"
+				if k.before >= 0 {
+					reason = "it starts after " + s.Targets[k.before].Name
+				}
+				wait(i, reason, time.Time{})
+				if k.before < 0 {
+					k.before = i
+				}
+			}
+			continue
+		}
 		if k == nil {
 			if free > 0 && len(c.start) < slots {
 				free--
@@ -275,12 +326,17 @@ func (s WaveState) choose(now time.Time, slots int, candidate func(TargetProgres
 			k.last, k.at, k.flying = i, now, i
 		}
 	}
-	c.waitsFor(s, waiters)
+	c.waiters = waiters
+	c.waits = append(c.waits, s.DependencyWaits(waiters)...)
+	for n, waiting := range waiters {
+		c.outside = c.outside || waiting > 0 && s.Dependencies[n].Kind.Outside()
+	}
 	return c
 }
 
-// waitsFor adds what must be lifted for those that wait for others; waiters counts them by dependency.
-func (c *choice) waitsFor(s WaveState, waiters []int) {
+// DependencyWaits says what must be lifted for those that wait for others; waiters counts them by dependency.
+func (s WaveState) DependencyWaits(waiters []int) []Wait {
+	var out []Wait
 	for n, waiting := range waiters {
 		if waiting == 0 {
 			continue
@@ -288,13 +344,14 @@ func (c *choice) waitsFor(s WaveState, waiters []int) {
 		d := s.Dependencies[n]
 		w := Wait{Reason: fmt.Sprintf("%s for %s", waitFor(waiting), s.subject(n)), Rule: "deploymentDependency", Policy: d.Policy,
 			Lifts: fmt.Sprintf("success of %s %q on this version", d.Kind, d.Name)}
-		if s.hopeless(n) {
-			w.Target = s.toRetry(n)
+		if now := s.standing(n); !d.Kind.Outside() && !now.Open {
+			// It can't be met any more unless a person does something.
+			w.Target = cmp.Or(now.Failed, now.Gone)
 			w.Lifts = "retry what failed; what waits for it may be left out too; rollback, reject or abort ends the rollout"
 		}
-		c.outside = c.outside || d.Kind.Outside()
-		c.waits = append(c.waits, w)
+		out = append(out, w)
 	}
+	return out
 }
 
 func waitFor(n int) string {
@@ -311,18 +368,21 @@ func (c choice) stuck(counts WaveCounts) bool {
 
 // holding makes a decision that starts nothing for ever one that holds for a person, and says why.
 func (c choice) holding(d WaveDecision, counts WaveCounts) WaveDecision {
-	if !c.stuck(counts) {
-		return d
-	}
-	d.Phase, d.Reason = WaveHeld, "nothing can start"
-	if len(c.waiting) > 0 {
-		d.Reason = c.waiting[0].Reason
-	}
-	for _, w := range c.waits {
-		if w.Rule == "deploymentDependency" {
-			d.Reason = w.Reason
-			break
-		}
+	if c.stuck(counts) {
+		d.Phase, d.Reason = WaveHeld, c.why()
 	}
 	return d
+}
+
+// why says why nothing starts.
+func (c choice) why() string {
+	for _, w := range c.waits {
+		if w.Rule == "deploymentDependency" {
+			return w.Reason
+		}
+	}
+	if len(c.waiting) > 0 {
+		return c.waiting[0].Reason
+	}
+	return "nothing can start"
 }

@@ -70,6 +70,8 @@ type Wave struct {
 	Size   int    `json:"size"`
 	// Targets are in the order in which they start. A summary of the plan leaves them out.
 	Targets []PlannedTarget `json:"targets,omitempty"`
+	// Batches is how many workflows share the targets, see Batch; 0: one has them all.
+	Batches int `json:"batches,omitempty"`
 	// MaxConcurrency is how many may be in flight, at most Size, at least 1 unless the wave is empty.
 	MaxConcurrency int `json:"maxConcurrency"`
 	// MaxUnpaced is how many of the targets that keep no pace may be in flight, where others do; 0: MaxConcurrency.

@@ -67,7 +67,7 @@ func TestPlanIsRefused(t *testing.T) {
 		{"an unknown deployment", Bundle{Environments: []Environment{{Name: "prod"}}}, `no deployment "web" in the documents; there are: none`},
 		{"an unknown environment", Bundle{Deployments: []Deployment{{Name: "web"}}, Environments: []Environment{{Name: "staging"}}}, `no environment "prod" in the documents; there are: staging`},
 		{"an environment that the deployment is not bound to", Bundle{Deployments: []Deployment{{Name: "web", Environments: []string{"staging"}}}, Environments: []Environment{{Name: "prod"}}}, `is not bound to environment "prod"`},
-		{"more targets in a wave than are supported", bundleOf(numbered(501), wavesPolicy(WaveRule{Select: "true"})), "more than 500 in one wave are not supported yet"},
+		{"more targets in a wave than are supported", bundleOf(numbered(10_001), wavesPolicy(WaveRule{Select: "true"})), "holds 10001 targets, and one wave holds 10000 at most"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

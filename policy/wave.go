@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -81,6 +80,9 @@ type WaveState struct {
 	Breached string
 	// AllSkippedAccepted reports that a person let a wave pass whose targets were all skipped.
 	AllSkippedAccepted bool
+	// Beside is what is known of the rest of the wave when the targets are one batch of it, and MaxConcurrency then the
+	// slots that the batch holds; nil: they are the whole wave.
+	Beside *Beside
 }
 
 // Count counts over the whole wave, whatever the order of its targets.
@@ -143,15 +145,20 @@ type WaveDecision struct {
 	// Waiting are the targets that wait for something other than a slot, Waits what must be lifted.
 	Waiting []TargetWait
 	Waits   []Wait
+	// Waiters counts the targets that wait for each dependency.
+	Waiters []int
+	// Stuck says, of a batch, why nothing of it starts whatever slots it has, until something happens in another one.
+	Stuck string
 }
 
 // DecideWave says what a wave does next. Failures are counted over the whole scope before any target is chosen to
 // start, so that the order of names never changes the answer.
 func DecideWave(s WaveState, now time.Time) WaveDecision {
 	c := s.Count()
+	all := s.overall(c)
 	breached := s.Breached
 	if breached == "" {
-		breached = s.breach(c)
+		breached = s.breach(all)
 	}
 	switch {
 	case s.Control == ControlStop:
@@ -168,20 +175,25 @@ func DecideWave(s WaveState, now time.Time) WaveDecision {
 	if held > 0 {
 		return WaveDecision{Phase: WaveHeld, Reason: fmt.Sprintf("the checks of %s came to no conclusion", count(held, "target"))}
 	}
-	again := 0
-	for _, t := range s.Targets {
-		if unreached(t) {
-			again++
-		}
+	if s.Beside != nil && s.Beside.Held {
+		return WaveDecision{Phase: WaveRunning, Reason: "another batch of the wave holds for a person"}
 	}
+	again := s.Untried()
 	if s.Control == ControlPause && (c.Pending > 0 || c.InFlight > 0 || again > 0) {
 		return WaveDecision{Phase: WaveRunning, Reason: "paused: nothing new starts"}
 	}
 	if c.Pending > 0 {
-		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, InFlight: c.InFlight, Pending: c.Pending, Bounds: s.bounds(c)})
-		chosen := s.choose(now, slots, func(t TargetProgress) bool { return t.State == Pending && !t.InFlight }, false)
-		d := WaveDecision{Phase: WaveRunning, Start: chosen.start, Next: chosen.next, Waiting: chosen.waiting, Waits: chosen.waits}
-		if !chosen.stuck(c) || again == 0 {
+		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, InFlight: c.InFlight, Pending: c.Pending, Bounds: s.bounds(all)})
+		chosen := s.choose(now, slots, pending, false)
+		d := WaveDecision{Phase: WaveRunning, Start: chosen.start, Next: chosen.next, Waiting: chosen.waiting, Waits: chosen.waits, Waiters: chosen.waiters}
+		switch {
+		case !s.stuck(chosen, c):
+			return d
+		case s.Beside != nil:
+			if d.Stuck = chosen.why(); again == 0 || !s.Beside.Again {
+				return d
+			}
+		case again == 0:
 			return chosen.holding(d, c)
 		}
 		// What the others wait for may be out of reach only for now.
@@ -189,20 +201,40 @@ func DecideWave(s WaveState, now time.Time) WaveDecision {
 	if c.InFlight > 0 {
 		return WaveDecision{Phase: WaveRunning}
 	}
-	if again > 0 {
-		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, Pending: again, Bounds: s.bounds(c)})
+	if again > 0 && (s.Beside == nil || s.Beside.Again) {
+		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, Pending: again, Bounds: s.bounds(all)})
 		chosen := s.choose(now, slots, unreached, true)
-		return chosen.holding(WaveDecision{Phase: WaveRunning, Reason: "trying again what was out of reach", Again: chosen.start, Next: chosen.next,
-			Waiting: chosen.waiting, Waits: chosen.waits}, c)
+		d := WaveDecision{Phase: WaveRunning, Reason: "trying again what was out of reach", Again: chosen.start, Next: chosen.next,
+			Waiting: chosen.waiting, Waits: chosen.waits, Waiters: chosen.waiters}
+		if s.Beside != nil {
+			if s.stuck(chosen, c) {
+				d.Stuck = chosen.why()
+			}
+			return d
+		}
+		return chosen.holding(d, c)
 	}
+	if s.Beside != nil {
+		return WaveDecision{Phase: WaveVerified} // what that means, the whole wave decides
+	}
+	return s.judged(c)
+}
+
+// judged says what a wave is, each target of which is terminal.
+func (s WaveState) judged(c WaveCounts) WaveDecision {
+	return judge(c, len(s.Targets), s.Control, s.AllSkippedAccepted, slices.ContainsFunc(s.Targets, func(t TargetProgress) bool { return t.ByHand }))
+}
+
+// judge is judged of counts: over size targets, byHand if a person had some of them taken back.
+func judge(c WaveCounts, size int, control Control, accepted, byHand bool) WaveDecision {
 	switch {
-	case c.Skipped == len(s.Targets) && !s.AllSkippedAccepted && c.Taken > 0:
+	case c.Skipped == size && !accepted && c.Taken > 0:
 		return WaveDecision{Phase: WaveHeld, Reason: "each target of the wave was skipped or went back by hand"}
-	case c.Skipped == len(s.Targets) && !s.AllSkippedAccepted:
+	case c.Skipped == size && !accepted:
 		return WaveDecision{Phase: WaveHeld, Reason: "each target of the wave was skipped"}
-	case c.Skipped == len(s.Targets):
+	case c.Skipped == size:
 		return WaveDecision{Phase: WaveVerified, Reason: "each target of the wave was skipped, and a person let it pass"}
-	case c.Succeeded == 0 && s.Control == ControlPause && slices.ContainsFunc(s.Targets, func(t TargetProgress) bool { return t.ByHand }):
+	case c.Succeeded == 0 && control == ControlPause && byHand:
 		// What a person took back is no verdict on the others before that person goes on.
 		return WaveDecision{Phase: WaveRunning, Reason: "no target of the wave is left to succeed"}
 	case c.Succeeded == 0:
@@ -211,25 +243,12 @@ func DecideWave(s WaveState, now time.Time) WaveDecision {
 	return WaveDecision{Phase: WaveVerified}
 }
 
+// pending reports whether a target has still to start.
+func pending(t TargetProgress) bool { return t.State == Pending && !t.InFlight }
+
 // unreached reports whether a target is to be tried once more at the end of its wave.
 func unreached(t TargetProgress) bool {
 	return t.State == Unreachable && !t.Tried && !t.InFlight
-}
-
-// toRetry names the first target that has ended without the success that others wait for: one that failed, else one that
-// has left the wave.
-func (s WaveState) toRetry(dependency int) string {
-	left := ""
-	for _, i := range s.Dependencies[dependency].Here {
-		switch t := s.Targets[i]; t.State {
-		case Failed, NeedsRecovery, Unreachable:
-			return t.Name
-		case RolledBack, Skipped:
-			left = cmp.Or(left, t.Name)
-		case Pending, Waiting, Preparing, Applying, Verifying, Restoring, Succeeded, NoChange, Deferred, Removed:
-		}
-	}
-	return left
 }
 
 func orDraining(ended WavePhase, c WaveCounts) WavePhase {
@@ -239,7 +258,7 @@ func orDraining(ended WavePhase, c WaveCounts) WavePhase {
 	return ended
 }
 
-// breach says which budget is exceeded, or nothing. A breach is a count above the budget.
+// breach says which budget is exceeded, or nothing; c counts over the whole wave. A breach is a count above the budget.
 func (s WaveState) breach(c WaveCounts) string {
 	if b := s.Budget; b != nil {
 		if limit := b.Failures(c.Skipped); c.Failures > limit {
@@ -261,7 +280,7 @@ func (s WaveState) breach(c WaveCounts) string {
 	return ""
 }
 
-// bounds returns what is left of each bounded budget.
+// bounds returns what is left of each bounded budget; c counts over the whole wave.
 func (s WaveState) bounds(c WaveCounts) []int {
 	var out []int
 	if b := s.Budget; b != nil && b.Bounded {

@@ -16,7 +16,7 @@ import (
 
 // Task queues. Control workflows have their own, so that thousands of target tasks do not delay a stop.
 const (
-	ControlQueue = "sluice-control" // Rollout, Wave, Rollback, Bundle
+	ControlQueue = "sluice-control" // Rollout, Wave, Batch, Rollback, Bundle
 	TargetQueue  = "sluice-target"  // Target workflows and all activities
 )
 
@@ -24,6 +24,7 @@ const (
 const (
 	RolloutType  = "Rollout"
 	WaveType     = "Wave"
+	BatchType    = "Batch"
 	TargetType   = "Target"
 	RollbackType = "Rollback"
 	BundleType   = "Bundle"
@@ -51,11 +52,14 @@ const (
 	controlSignal = "control" // parent to child: run, pause, stop
 	targetSignal  = "target"  // Rollout to Wave: skip or retry one target, accept inconclusive ones
 	reportSignal  = "report"  // Wave and Rollback to Rollout: counts so far, cumulative
+	leaseSignal   = "lease"   // Wave to Batch: slots and what it must know of the others, cumulative
+	batchSignal   = "batch"   // Batch to Wave: how it stands, cumulative
+	outcomeSignal = "outcome" // Batch to Rollout: what came of its targets, once
 	chunkSignal   = "chunk"   // CLI to Bundle: one part of an upload
 
 	// StatusQuery on a Rollout answers RolloutStatus.
 	StatusQuery = "status"
-	// TargetsQuery on a Wave or Rollback takes a TargetsPage and answers TargetsAnswer.
+	// TargetsQuery on a Wave, Batch or Rollback takes a TargetsPage and answers TargetsAnswer.
 	TargetsQuery = "targets"
 )
 
@@ -70,8 +74,8 @@ const (
 	SluiceSite        = "SluiceSite"
 )
 
-// MaxWaveTargets is the most targets that one wave may hold: the most children that one parent is given.
-const MaxWaveTargets = 500
+// MaxBatchTargets is the most targets that one workflow is the parent of; a larger wave has Batches.
+const MaxBatchTargets = policy.BatchTargets
 
 // RolloutID is the lane's workflow id: one open run at a time.
 func RolloutID(environment, deployment string) string {
@@ -85,6 +89,11 @@ func WaveID(environment, deployment, rollout string, wave int) string {
 		number = "0" + number
 	}
 	return RolloutID(environment, deployment) + "/" + rollout + "/w" + number
+}
+
+// BatchID is the workflow id of a batch of a wave, both numbered from 1.
+func BatchID(environment, deployment, rollout string, wave, batch int) string {
+	return WaveID(environment, deployment, rollout, wave) + "/b" + strconv.Itoa(batch)
 }
 
 // BackID is the workflow id of a rollout's rollback; part counts from 1, later parts take what the first could not hold
@@ -303,6 +312,8 @@ type TargetsPage struct {
 type TargetsAnswer struct {
 	Total   int            `json:"total"`
 	Targets []TargetStatus `json:"targets"`
+	// Batches are the workflows to ask instead, where they share the targets.
+	Batches []string `json:"batches,omitempty"`
 }
 
 // Event is one line of a timeline.

@@ -9,7 +9,6 @@ import (
 
 	"go.temporal.io/sdk/workflow"
 
-	"github.com/seed-a0a4f4e3/sluice/activities"
 	"github.com/seed-a0a4f4e3/sluice/executors"
 	"github.com/seed-a0a4f4e3/sluice/policy"
 )
@@ -309,19 +308,24 @@ func (r *rollout) closedByHand(ctx workflow.Context, i int) {
 			t.State, t.Reason, t.Started = policy.Skipped, why, max(t.Started, n+1)
 		}
 	}
-	if len(r.outcomes[i]) > 0 {
+	if len(r.outcomes[i]) == r.progress.Plan.Waves[i].Size {
 		return
 	}
-	// It was stopped before it had read its targets.
+	// It was stopped before it had read its targets, or a batch of it was.
 	workflow.Go(ctx, func(ctx workflow.Context) {
-		var slice activities.WaveSlice
-		ref := activities.WaveRef{Plan: r.progress.Plan.Digest, Wave: i + 1}
-		if err := workflow.ExecuteActivity(bookkeeping(ctx, fmt.Sprintf("Read wave %d of the plan", i+1)), acts.LoadWave, ref).Get(ctx, &slice); err != nil {
+		slice, err := r.loadWave(ctx, i)
+		if err != nil {
 			workflow.GetLogger(ctx).Error("The targets of a wave that went back could not be listed", "error", err)
 			return
 		}
+		listed := map[string]bool{}
+		for _, t := range r.outcomes[i] {
+			listed[t.Name] = true
+		}
 		for _, t := range slice.Wave.Targets {
-			r.outcomes[i] = append(r.outcomes[i], TargetOutcome{Name: t.Name, Wave: i + 1, State: policy.Skipped, Reason: why})
+			if !listed[t.Name] {
+				r.outcomes[i] = append(r.outcomes[i], TargetOutcome{Name: t.Name, Wave: i + 1, State: policy.Skipped, Reason: why})
+			}
 		}
 		r.recount(i)
 		r.remember(r.outcomes[i])
@@ -388,7 +392,7 @@ func (r *rollout) byHandStatus() *RollbackStatus {
 			back.Targets += unlisted
 		}
 		if w.ByHand {
-			back.WaitingFor = append(back.WaitingFor, r.reports[i].InFlight...)
+			back.WaitingFor = append(back.WaitingFor, r.flyingIn(i)...)
 		}
 	}
 	for _, w := range r.ways {
@@ -477,9 +481,10 @@ func (w *walk) bringBack(ctx workflow.Context, o Order) (a OrderAnswer, answers 
 	if w.state.Control == policy.ControlStop {
 		return a, false
 	}
-	i := slices.IndexFunc(w.state.Targets, func(t policy.TargetProgress) bool { return t.Name == o.Target })
+	i := w.indexOf(o.Target)
 	switch {
 	case len(w.state.Targets) == 0:
+		a.Unknown = w.share != nil
 		a.Answer = fmt.Sprintf("wave %d has only just begun: nothing of it was reached; skip leaves a target out", w.number)
 		return a, true
 	case i < 0:

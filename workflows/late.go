@@ -107,9 +107,8 @@ func (r *rollout) attemptLate(ctx workflow.Context, t *TargetOutcome, direction 
 
 // lateWaits says what a target of a closed wave has to wait for before it is tried again; nothing: it need not.
 func (r *rollout) lateWaits(ctx workflow.Context, target string, wave int) (string, error) {
-	var slice activities.WaveSlice
-	if err := workflow.ExecuteActivity(bookkeeping(ctx, fmt.Sprintf("Read wave %d of the plan", wave)), acts.LoadWave,
-		activities.WaveRef{Plan: r.progress.Plan.Digest, Wave: wave}).Get(ctx, &slice); err != nil {
+	slice, err := r.loadWave(ctx, wave-1)
+	if err != nil {
 		return "", err
 	}
 	at := slices.IndexFunc(slice.Wave.Targets, func(t policy.PlannedTarget) bool { return t.Name == target })

@@ -37,6 +37,14 @@ func (r *rollout) listen(cancellable, ctx workflow.Context) {
 			r.heard(ctx, report)
 		}
 	})
+	outcomes := workflow.GetSignalChannelWithOptions(ctx, outcomeSignal, workflow.SignalChannelOptions{Description: "From batches only."})
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		for {
+			var o BatchOutcome
+			outcomes.Receive(ctx, &o)
+			r.batchEnded(o)
+		}
+	})
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		cancellable.Done().Receive(ctx, nil)
 		r.apply(ctx, Abort, Command{By: whoTemporal, Reason: causeCancels}, "", TargetFacts{})

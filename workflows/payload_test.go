@@ -15,7 +15,7 @@ func TestPayloadsStayBelowTheirLimit(t *testing.T) {
 	w := &walk{subject: Subject{Rollout: strings.Repeat("r", 26), Deployment: strings.Repeat("d", 63), Environment: strings.Repeat("e", 63), Version: version, Plan: strings.Repeat("p", 71)},
 		id: strings.Repeat("i", 180)}
 	w.state.Control = policy.ControlStop
-	for range MaxWaveTargets {
+	for range MaxBatchTargets {
 		w.state.Targets = append(w.state.Targets, policy.TargetProgress{Name: name, State: policy.NeedsRecovery, Reason: strings.Repeat("x", maxReason), Attempt: 99, Started: 500,
 			Reached: true, From: version, FromKnown: true, Counted: true, ByHand: true})
 		w.details = append(w.details, targetDetail{wave: 99})
@@ -29,7 +29,7 @@ func TestPayloadsStayBelowTheirLimit(t *testing.T) {
 	}
 	r := &rollout{progress: policy.Progress{Waves: []policy.WaveProgress{{}}}, outcomes: [][]TargetOutcome{w.outcomes()}}
 	soak := activities.CheckInput{Plan: strings.Repeat("p", 71), Version: version}
-	for range MaxWaveTargets {
+	for range MaxBatchTargets {
 		soak.Targets = append(soak.Targets, activities.CheckedTarget{Name: name, Baselines: map[int]map[string]any{1: {"value": strings.Repeat("9", 205)}}, // 220 bytes of JSON, the most that a target passes on
 			Counted: []activities.Counted{{1000, 1000, 1000, 1000, 1000, 1000, 1700000000000}, {1000, 1000, 1000, 1000, 1000, 1000, 1700000000000}}})
 	}
@@ -49,7 +49,7 @@ func TestPayloadsStayBelowTheirLimit(t *testing.T) {
 		}
 		t.Logf("%s: %d bytes", what, len(data))
 	}
-	if len(w.current().Reached) != MaxWaveTargets || len(r.reached(&wayBack{}, nil)) != MaxWaveTargets {
+	if len(w.current().Reached) != MaxBatchTargets || len(r.reached(&wayBack{}, nil)) != MaxBatchTargets {
 		t.Error("the payloads hold fewer targets than they should: the test measures nothing")
 	}
 }

@@ -25,6 +25,7 @@ func RegisterAll(r worker.WorkflowRegistry) {
 func registerControl(r worker.WorkflowRegistry) {
 	r.RegisterWorkflowWithOptions(Rollout, workflow.RegisterOptions{Name: RolloutType})
 	r.RegisterWorkflowWithOptions(Wave, workflow.RegisterOptions{Name: WaveType})
+	r.RegisterWorkflowWithOptions(Batch, workflow.RegisterOptions{Name: BatchType})
 	r.RegisterWorkflowWithOptions(Rollback, workflow.RegisterOptions{Name: RollbackType})
 	r.RegisterWorkflowWithOptions(Bundle, workflow.RegisterOptions{Name: BundleType})
 }

@@ -27,6 +27,7 @@ type rollout struct {
 	// outcomes are the targets of closed waves, by wave; reports the newest of open ones.
 	outcomes [][]TargetOutcome
 	reports  []Report
+	batched  [][]batchView // the batches of each wave that has some
 	openedAt []time.Time
 	closedAt []time.Time
 	waves    []*line
@@ -202,6 +203,7 @@ func (r *rollout) take(p policy.Plan) {
 		r.progress.Waves[i].Phase = policy.WavePending
 	}
 	r.outcomes, r.reports, r.waves = make([][]TargetOutcome, n), make([]Report, n), make([]*line, n)
+	r.batched = make([][]batchView, n)
 	r.openedAt, r.closedAt = make([]time.Time, n), make([]time.Time, n)
 	r.changed = true
 }
@@ -279,8 +281,8 @@ func (r *rollout) cutOff(ctx workflow.Context) {
 func (r *rollout) recount(i int) {
 	w := &r.progress.Waves[i]
 	w.Reached, w.Counts = 0, policy.WaveCounts{}
-	if w.ByHand && len(r.outcomes[i]) == 0 {
-		w.Counts.Skipped = r.progress.Plan.Waves[i].Size // left out before it had read its targets
+	if w.ByHand {
+		w.Counts.Skipped = r.progress.Plan.Waves[i].Size - len(r.outcomes[i]) // left out before they had been read
 	}
 	for _, t := range r.outcomes[i] {
 		if t.Reached {
@@ -430,6 +432,7 @@ func (r *rollout) open(ctx workflow.Context, number int) {
 			in.Before.Skipped += w.Counts.Skipped
 		}
 	}
+	in.Batches, r.batched[i] = plan.Batches, make([]batchView, plan.Batches)
 	in.Skips, in.Paced, in.Tells = r.skips, r.paced, maxTells/len(r.progress.Waves)
 	id := WaveID(r.in.Environment, r.in.Deployment, r.in.Rollout, number)
 	summary := fmt.Sprintf("wave %d (%s): %d targets to %s", number, plan.Name, plan.Size, r.in.Version.Name)
@@ -449,6 +452,9 @@ func (r *rollout) open(ctx workflow.Context, number int) {
 // closed takes a wave's result.
 func (r *rollout) closed(ctx workflow.Context, i int, result WaveResult, err error) {
 	w := &r.progress.Waves[i]
+	if err == nil && result.Opened > 0 {
+		result.Targets, err = r.gather(ctx, i, result.Opened, result.Lost)
+	}
 	r.closedAt[i] = workflow.Now(ctx)
 	r.changed = true
 	if err != nil {
@@ -524,15 +530,15 @@ func (r *rollout) unanswered(ctx workflow.Context, i int) {
 // lost takes a wave that was ended from outside: which of its targets were reached is not known, so that each is listed
 // as one that a person must look at, and none is forgotten by a rollback.
 func (r *rollout) lost(ctx workflow.Context, i int) {
-	var slice activities.WaveSlice
-	ref := activities.WaveRef{Plan: r.progress.Plan.Digest, Wave: i + 1}
-	if err := workflow.ExecuteActivity(bookkeeping(ctx, fmt.Sprintf("Read wave %d of the plan", i+1)), acts.LoadWave, ref).Get(ctx, &slice); err != nil {
-		workflow.GetLogger(ctx).Error("The targets of a lost wave could not be listed", "error", err)
-		return
-	}
-	for n, t := range slice.Wave.Targets {
-		r.outcomes[i] = append(r.outcomes[i], TargetOutcome{Name: t.Name, Wave: i + 1, State: policy.NeedsRecovery, Started: n + 1, Reached: true, Counted: true,
-			Reason: "the workflow of its wave was ended from outside: whether it was changed is not known"})
+	if n := len(r.batched[i]); n > 0 {
+		r.lostBatches(ctx, i, n)
+	} else {
+		slice, err := r.loadWave(ctx, i)
+		if err != nil {
+			workflow.GetLogger(ctx).Error("The targets of a lost wave could not be listed", "error", err)
+			return
+		}
+		r.outcomes[i] = append(r.outcomes[i], lostTargets(i, 0, slice.Wave.Targets, "wave")...)
 	}
 	r.overlay(i, r.backs) // some may have gone back before
 	r.recount(i)
@@ -553,6 +559,10 @@ func (r *rollout) stop(ctx workflow.Context, cause policy.StopCause, wave int, r
 // heard takes a report.
 func (r *rollout) heard(ctx workflow.Context, report Report) {
 	r.changed = true
+	if report.Batch > 0 {
+		r.heardBatch(report)
+		return
+	}
 	for _, a := range report.Answers {
 		r.answer(ctx, a)
 	}

@@ -83,14 +83,18 @@ func (r *rollout) waveStatus(i int) WaveStatus {
 				s.Counts[state] = n
 			}
 		}
-	case len(r.outcomes[i]) > 0:
+	default:
 		for _, t := range r.outcomes[i] {
 			s.Counts[t.State]++
 		}
-	case w.ByHand && !w.Open: // left out before it had read its targets
-		s.Counts[policy.Skipped] = plan.Size
-	case plan.Size > 0:
-		s.Counts[policy.Pending] = plan.Size
+		left := plan.Size - len(r.outcomes[i])
+		switch {
+		case left == 0 || r.in.Mode == ModeRollback && len(r.outcomes[i]) > 0:
+		case w.ByHand && !w.Open: // left out before they had been read
+			s.Counts[policy.Skipped] += left
+		default:
+			s.Counts[policy.Pending] += left
+		}
 	}
 	return s
 }

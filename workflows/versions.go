@@ -12,4 +12,6 @@ const (
 	changeSkipped = "skipped after a rollback by hand"
 	// changeGoesOn: a wave tells its rollout that it is paused no more.
 	changeGoesOn = "say that a wave goes on"
+	// changeTellsHeld: a wave tells its rollout of each further target that a person should look at.
+	changeTellsHeld = "tell of each that needs a look"
 )

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"go.temporal.io/sdk/workflow"
@@ -16,38 +15,6 @@ import (
 
 // acts names the activities; it is never called.
 var acts *activities.Activities
-
-// Report is what a Wave or a Rollback tells its Rollout while it runs: cumulative, so that a later one replaces an
-// earlier one.
-type Report struct {
-	// Wave is the wave's number; Part, for a rollback, its part.
-	Wave int `json:"wave,omitempty"`
-	Part int `json:"part,omitempty"`
-	// Sequence grows with each report of one sender.
-	Sequence int                        `json:"sequence"`
-	Phase    policy.WavePhase           `json:"phase"`
-	Reason   string                     `json:"reason,omitempty"`
-	Counts   policy.WaveCounts          `json:"counts"`
-	States   map[policy.TargetState]int `json:"states,omitempty"`
-	// Breached is why the budget was breached.
-	Breached  string    `json:"breached,omitempty"`
-	SoakUntil time.Time `json:"soakUntil,omitzero"`
-	// Attention are the first targets that a person should look at, AttentionTotal how many there are.
-	Attention      []TargetStatus `json:"attention,omitempty"`
-	AttentionTotal int            `json:"attentionTotal,omitempty"`
-	// Stopped reports that the sender has stopped starting; Reached are then the targets to bring back that are not in
-	// flight, and InFlight names those that are.
-	Stopped  bool            `json:"stopped,omitempty"`
-	Reached  []TargetOutcome `json:"reached,omitempty"`
-	InFlight []string        `json:"inFlight,omitempty"`
-	// ByHand are the targets that go or went back by hand, the first of them; Returning is how many are still under way.
-	ByHand    []TargetStatus `json:"byHand,omitempty"`
-	Returning int            `json:"returning,omitempty"`
-	// Answers are what became of the target orders so far.
-	Answers []OrderAnswer `json:"answers,omitempty"`
-	// Waits are what targets wait for besides slots.
-	Waits []policy.Wait `json:"waits,omitempty"`
-}
 
 // TargetOutcome is where a target stands when its wave has closed: all that a rollback needs.
 type TargetOutcome struct {
@@ -85,6 +52,8 @@ type OrderAnswer struct {
 	// Idle reports that it was accepted and changes nothing, Unknown that the wave has no such target.
 	Idle    bool `json:"idle,omitempty"`
 	Unknown bool `json:"unknown,omitempty"`
+	// Lifted is for how many targets it lifted what the wave held for.
+	Lifted int `json:"lifted,omitempty"`
 }
 
 // walk starts Target workflows for a list of targets as policy.DecideWave says. A Wave and a Rollback are both walks.
@@ -107,13 +76,11 @@ type walk struct {
 	waits   []policy.Wait
 	waiting []policy.TargetWait
 
-	changed     bool
-	report      Report
-	reporting   bool
-	reportedAll int // terminal targets at the last report
-	// tells is how many reports about nothing but waits the wave may send, told how many it has sent.
-	tells, told int
-	pausedAt    time.Time
+	changed  bool
+	teller   teller
+	pausedAt time.Time
+	// share is what the walk is given as a batch of a wave; nil: it is the whole of one.
+	share *share
 }
 
 // targetDetail is what a walk remembers of a target beside what decides.
@@ -135,6 +102,7 @@ func (w *walk) settle(ctx workflow.Context) error {
 		hear(ctx)
 		w.changed = false
 		now := workflow.Now(ctx)
+		w.takeShare()
 		w.recall(ctx)
 		w.state.Mark(now)
 		d := policy.DecideWave(w.state, now)
@@ -150,9 +118,10 @@ func (w *walk) settle(ctx workflow.Context) error {
 			w.state.Targets[i].Tried = true
 			w.start(ctx, i)
 		}
+		w.soakShare(ctx)
 		switch d.Phase {
 		case policy.WaveVerified:
-			if w.soakOver(ctx) {
+			if w.share == nil && w.soakOver(ctx) || w.share != nil && w.share.lease.Close {
 				w.phase = policy.WaveDone
 				return nil
 			}
@@ -166,7 +135,11 @@ func (w *walk) settle(ctx workflow.Context) error {
 			return nil
 		case policy.WaveRunning, policy.WaveHeld, policy.WaveDraining, policy.WavePending, policy.WavePassed, policy.WaveSoaking, policy.WaveDone:
 		}
-		w.tell(ctx)
+		if w.share == nil {
+			w.tell(ctx)
+		} else {
+			w.tellShare(ctx, d)
+		}
 		w.show(ctx)
 		if err := w.await(ctx, d, now); err != nil {
 			return err
@@ -385,7 +358,12 @@ func (w *walk) order(ctx workflow.Context, o Order) {
 			return
 		}
 	} else {
-		a.Accepted, a.Answer = w.obey(ctx, o)
+		held := w.held()
+		if a.Accepted, a.Answer = w.obey(ctx, o); a.Accepted && o.Do == Approve {
+			a.Lifted = held
+		}
+		// Another batch may have it.
+		a.Unknown = w.share != nil && o.Target != "" && w.indexOf(o.Target) < 0
 	}
 	w.answers = append(w.answers, a)
 	if len(w.answers) > 50 {
@@ -406,12 +384,7 @@ func (w *walk) obey(ctx workflow.Context, o Order) (bool, string) {
 	case Approve:
 		return w.accept(o)
 	}
-	i := -1
-	for n := range w.state.Targets {
-		if w.state.Targets[n].Name == o.Target {
-			i = n
-		}
-	}
+	i := w.indexOf(o.Target)
 	if i < 0 {
 		return false, fmt.Sprintf("wave %d has no target %q", w.number, o.Target)
 	}
@@ -448,6 +421,11 @@ func (w *walk) obey(ctx workflow.Context, o Order) (bool, string) {
 	return false, fmt.Sprintf("unknown order %q", o.Do)
 }
 
+// indexOf returns the index of a target, or -1.
+func (w *walk) indexOf(target string) int {
+	return slices.IndexFunc(w.state.Targets, func(t policy.TargetProgress) bool { return t.Name == target })
+}
+
 // retriable reports whether a person may have a target in this state tried again.
 func retriable(s policy.TargetState) bool {
 	return s == policy.Failed || s == policy.NeedsRecovery || s == policy.Unreachable || s == policy.Skipped || s == policy.RolledBack
@@ -464,7 +442,7 @@ func (w *walk) accept(o Order) (bool, string) {
 		}
 	}
 	if n > 0 {
-		return true, fmt.Sprintf("accepted what the checks of %d targets left open", n)
+		return true, acceptedOf(n)
 	}
 	if w.phase == policy.WaveHeld && w.state.Count().Skipped < len(w.state.Targets) {
 		return false, "an approval does not lift what it holds for: " + w.reason
@@ -474,6 +452,21 @@ func (w *walk) accept(o Order) (bool, string) {
 		return true, "the wave passes without its skipped targets"
 	}
 	return false, fmt.Sprintf("wave %d does not hold for anything", w.number)
+}
+
+// held is how many targets hold for a person.
+func (w *walk) held() int {
+	n := 0
+	for _, t := range w.state.Targets {
+		if t.Held && !t.InFlight {
+			n++
+		}
+	}
+	return n
+}
+
+func acceptedOf(n int) string {
+	return fmt.Sprintf("accepted what the checks of %d targets left open", n)
 }
 
 func byAndWhy(by, why string) string {
@@ -532,143 +525,13 @@ func (w *walk) waitOf(i int) *policy.TargetWait {
 	return &w.waiting[at]
 }
 
-// maxAttention is how many targets that need a person are named in a report.
-const maxAttention = 20
-
-// tell sends the Rollout a report when there is something to tell: at once on a failure, a stop, an answer or a new
-// phase, else whenever a twentieth of the wave has ended. One report is under way at a time.
-func (w *walk) tell(ctx workflow.Context) {
-	now := w.current()
-	if w.reporting || !w.worth(ctx, now) {
-		return
-	}
-	w.report = now
-	w.reportedAll = terminal(w.state.Targets)
-	w.reporting = true
-	sent := workflow.SignalExternalWorkflow(ctx, RolloutID(w.subject.Environment, w.subject.Deployment), "", reportSignal, now)
-	workflow.Go(ctx, func(ctx workflow.Context) {
-		// An error means that the Rollout is gone; a cancellation of this workflow is on its way.
-		if err := sent.Get(ctx, nil); err != nil {
-			workflow.GetLogger(ctx).Warn("The rollout could not be told how this wave stands", "error", err)
-		}
-		w.reporting = false
-		w.changed = true
-	})
-}
-
-func (w *walk) current() Report {
-	r := Report{Sequence: w.report.Sequence + 1, Phase: w.phase, Reason: clip(w.reason, maxReason), Counts: w.state.Count(), States: map[policy.TargetState]int{},
-		Breached: w.state.Breached, Answers: w.answers}
-	for _, wait := range w.waits[:min(len(w.waits), maxWaits)] {
-		wait.Wave, wait.Reason = w.number, clip(wait.Reason, maxReason)
-		r.Waits = append(r.Waits, wait)
-	}
-	if w.soak != nil {
-		r.SoakUntil = w.soak.until
-	}
-	if w.restores {
-		r.Part = w.number
-	} else {
-		r.Wave = w.number
-	}
-	if w.phase == policy.WaveVerified {
-		r.Phase = policy.WaveSoaking
-	}
-	for i, t := range w.state.Targets {
-		if r.States[t.State]++; w.waitOf(i) != nil {
-			r.States[t.State]--
-			r.States[policy.Waiting]++
-		}
-		if t.ByHand {
-			if t.InFlight {
-				r.Returning++
-			}
-			if len(r.ByHand) < maxAttention {
-				r.ByHand = append(r.ByHand, w.targetStatus(i))
-			}
-		}
-		if t.State.Attention() && !t.InFlight {
-			if r.AttentionTotal++; len(r.Attention) < maxAttention {
-				r.Attention = append(r.Attention, w.targetStatus(i))
-			}
-		}
-	}
-	if w.state.Control == policy.ControlStop {
-		r.Stopped = true
-		for i, t := range w.state.Targets {
-			switch {
-			case t.InFlight:
-				if len(r.InFlight) < maxAttention {
-					r.InFlight = append(r.InFlight, t.Name)
-				}
-			case t.Reached:
-				o := w.outcome(i)
-				o.Reason = ""
-				r.Reached = append(r.Reached, o)
-			}
-		}
-	}
-	return r
-}
-
-// maxWaits is how many waits a report tells.
-const maxWaits = 10
-
-// mayTell reports whether a report about nothing but changed waits may be sent. All waves together send tells of them, so
-// that a rollout never hears as often as the engine bears, and a stop is still heard; what is left is spread over the wave.
-func (w *walk) mayTell() bool {
-	return w.told < 2+w.tells*(w.started+1)/max(1, len(w.state.Targets))
-}
-
-// worth reports whether a report says enough that is new.
-func (w *walk) worth(ctx workflow.Context, now Report) bool {
-	was := w.report
-	if was.Sequence == 0 || now.Phase != was.Phase || now.Breached != was.Breached || now.Stopped != was.Stopped ||
-		now.Counts.Failures != was.Counts.Failures || now.Counts.Unreachable != was.Counts.Unreachable || now.Counts.Skipped != was.Counts.Skipped ||
-		len(now.Answers) != len(was.Answers) || now.SoakUntil != was.SoakUntil {
-		return true
-	}
-	if len(now.Answers) > 0 && now.Answers[len(now.Answers)-1] != was.Answers[len(was.Answers)-1] {
-		return true
-	}
-	if now.Returning != was.Returning || len(now.ByHand) != len(was.ByHand) {
-		return true
-	}
-	if now.Stopped && len(now.InFlight) != len(was.InFlight) {
-		return true
-	}
-	if !slices.Equal(now.Waits, was.Waits) && w.mayTell() {
-		w.told++
-		return true
-	}
-	if w.restores && now.Counts.Pending == 0 && was.Counts.Pending > 0 {
-		return true // the next part may begin
-	}
-	done := terminal(w.state.Targets)
-	if done != w.reportedAll && (done == len(w.state.Targets) || (done-w.reportedAll)*20 >= len(w.state.Targets)) {
-		return true
-	}
-	return strings.HasPrefix(was.Reason, "paused") && now.Reason != was.Reason &&
-		workflow.GetVersion(ctx, changeGoesOn, workflow.DefaultVersion, 1) != workflow.DefaultVersion
-}
-
-func terminal(targets []policy.TargetProgress) int {
-	n := 0
-	for _, t := range targets {
-		if t.State.Terminal() && !t.InFlight {
-			n++
-		}
-	}
-	return n
-}
-
 // page answers TargetsQuery.
 func (w *walk) page(p TargetsPage) (TargetsAnswer, error) {
 	total := len(w.state.Targets)
 	from := min(max(0, p.Offset), total)
 	limit := p.Limit
-	if limit <= 0 || limit > MaxWaveTargets {
-		limit = MaxWaveTargets
+	if limit <= 0 || limit > MaxBatchTargets {
+		limit = MaxBatchTargets
 	}
 	out := TargetsAnswer{Total: total, Targets: []TargetStatus{}}
 	for i := from; i < min(total, from+limit); i++ {

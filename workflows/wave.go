@@ -24,6 +24,8 @@ type WaveInput struct {
 	Paced []time.Time `json:"paced,omitempty"`
 	// Tells is how many reports the wave may send about nothing but what targets wait for.
 	Tells int `json:"tells,omitempty"`
+	// Batches is how many workflows share the wave's targets; 0: it has them itself.
+	Batches int `json:"batches,omitempty"`
 }
 
 // WaveResult is how a wave ended.
@@ -36,49 +38,71 @@ type WaveResult struct {
 	Answers []OrderAnswer `json:"answers,omitempty"`
 	// Paced is when the newest target of each of the plan's paces started.
 	Paced []time.Time `json:"paced,omitempty"`
+	// Opened is how many batches it had; Lost are those of which the Rollout was not told what came of their targets.
+	Opened int   `json:"opened,omitempty"`
+	Lost   []int `json:"lost,omitempty"`
 }
 
 // Wave changes the targets of one wave, as many at a time as its concurrency and budgets allow, and soaks. It ends when
 // it is done, over its budget, without a success, or stopped with nothing in flight.
 func Wave(cancellable workflow.Context, in WaveInput) (WaveResult, error) {
 	ctx, _ := workflow.NewDisconnectedContext(cancellable)
+	if in.Batches > 0 {
+		return waveOfBatches(cancellable, ctx, in)
+	}
 	w := &walk{subject: in.Subject, number: in.Wave, verify: true, id: WaveID(in.Subject.Environment, in.Subject.Deployment, in.Subject.Rollout, in.Wave)}
-	w.state.Control, w.state.Before, w.tells = in.Control, in.Before, in.Tells
+	w.state.Control, w.state.Before, w.teller.tells = in.Control, in.Before, in.Tells
 	if err := w.setup(cancellable, ctx); err != nil {
 		return WaveResult{}, err
 	}
-	ref := activities.WaveRef{Plan: in.Subject.Plan, Wave: in.Wave}
-	// A stop does not wait for the ledger: nothing has been started yet.
-	read, stopped := false, func() bool { return w.state.Control == policy.ControlStop || w.state.Breached != "" }
-	var err error
-	workflow.Go(ctx, func(ctx workflow.Context) {
-		err = workflow.ExecuteActivity(bookkeeping(ctx, fmt.Sprintf("Read wave %d of the plan", in.Wave)), acts.LoadWave, ref).Get(ctx, &w.slice)
-		read = true
-	})
-	if waitErr := workflow.Await(ctx, func() bool { return read || stopped() }); waitErr != nil {
-		err = waitErr
-	}
+	read, err := w.load(ctx, activities.WaveRef{Plan: in.Subject.Plan, Wave: in.Wave}, fmt.Sprintf("Read wave %d of the plan", in.Wave))
 	if err != nil {
 		return WaveResult{}, err
 	}
 	if !read {
-		return WaveResult{Phase: policy.WaveStopped, Reason: "stopped before it had begun"}, nil
+		return WaveResult{Phase: policy.WaveStopped, Reason: stoppedEarly}, nil
 	}
-	wave := w.slice.Wave
-	w.state.MaxConcurrency, w.state.MaxUnpaced, w.state.Budget, w.state.Rollout = wave.MaxConcurrency, wave.MaxUnpaced, &wave.Budget, &w.slice.Budget
-	for _, t := range wave.Targets {
-		w.state.Targets = append(w.state.Targets, policy.TargetProgress{Name: t.Name, State: policy.Pending, Metrics: t.Metrics, Pace: t.Pace, After: t.After})
-		w.details = append(w.details, targetDetail{wave: in.Wave})
-	}
-	w.pace(in.Paced)
-	w.depend(ctx)
-	for _, o := range in.Skips {
-		w.obey(ctx, o)
-	}
+	w.begin(ctx, in.Paced, in.Skips)
 	if err := w.settle(ctx); err != nil {
 		return WaveResult{}, err
 	}
 	return w.result(ctx), nil
+}
+
+// stoppedEarly is why a wave has started nothing that was stopped before it knew its targets.
+const stoppedEarly = "stopped before it had begun"
+
+// load reads the walk's part of the plan, and reports false when a stop came first.
+func (w *walk) load(ctx workflow.Context, ref activities.WaveRef, summary string) (bool, error) {
+	return readWave(ctx, ref, summary, &w.slice, func() bool { return w.state.Control == policy.ControlStop || w.state.Breached != "" })
+}
+
+// readWave reads a part of the plan. A stop does not wait for the ledger, since nothing has been started yet: read is then
+// false.
+func readWave(ctx workflow.Context, ref activities.WaveRef, summary string, into *activities.WaveSlice, stopped func() bool) (read bool, err error) {
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		err = workflow.ExecuteActivity(bookkeeping(ctx, summary), acts.LoadWave, ref).Get(ctx, into)
+		read = true
+	})
+	if waitErr := workflow.Await(ctx, func() bool { return read || stopped() }); waitErr != nil {
+		return false, waitErr
+	}
+	return read, err
+}
+
+// begin takes the targets of the walk's part of the plan. last is when the newest target of each pace started so far.
+func (w *walk) begin(ctx workflow.Context, last []time.Time, skips []Order) {
+	wave := w.slice.Wave
+	w.state.MaxConcurrency, w.state.MaxUnpaced, w.state.Budget, w.state.Rollout = wave.MaxConcurrency, wave.MaxUnpaced, &wave.Budget, &w.slice.Budget
+	for _, t := range wave.Targets {
+		w.state.Targets = append(w.state.Targets, policy.TargetProgress{Name: t.Name, State: policy.Pending, Metrics: t.Metrics, Pace: t.Pace, After: t.After})
+		w.details = append(w.details, targetDetail{wave: w.number})
+	}
+	w.pace(last)
+	w.depend(ctx)
+	for _, o := range skips {
+		w.obey(ctx, o)
+	}
 }
 
 // result is how the walk ended.
@@ -93,8 +117,8 @@ func (w *walk) result(ctx workflow.Context) WaveResult {
 
 // soak is the time in which a wave must run cleanly.
 type soak struct {
-	over  bool
-	until time.Time
+	over         bool
+	since, until time.Time
 }
 
 // soakOver reports whether the wave has soaked, and begins the soak when it has not begun. It runs from the moment the

@@ -90,7 +90,10 @@ func (r *rollout) bringBack(ctx workflow.Context, w *wayBack) {
 		// A wave that is still open says, once it has stopped starting, which of its targets are not in flight.
 		if err := workflow.Await(ctx, func() bool {
 			for i, wave := range r.progress.Waves {
-				if w.of(i) && wave.Open && !r.reports[i].Stopped {
+				if !w.of(i) || !wave.Open {
+					continue
+				}
+				if stopped, _ := r.released(i); !stopped {
 					return false
 				}
 			}
@@ -113,8 +116,8 @@ func (r *rollout) bringBack(ctx workflow.Context, w *wayBack) {
 			}
 			continue
 		}
-		if len(targets) > MaxWaveTargets {
-			targets = targets[:MaxWaveTargets]
+		if len(targets) > MaxBatchTargets {
+			targets = targets[:MaxBatchTargets]
 		}
 		for _, t := range targets {
 			tried[t.Name] = true
@@ -148,7 +151,7 @@ func (r *rollout) inFlight() []string {
 	out := workflow.DeterministicKeys(r.late)
 	for i, w := range r.progress.Waves {
 		if w.Open {
-			out = append(out, r.reports[i].InFlight...)
+			out = append(out, r.flyingIn(i)...)
 		}
 	}
 	return out
@@ -163,7 +166,7 @@ func (r *rollout) reached(w *wayBack, tried map[string]bool) []TargetOutcome {
 		}
 		targets := r.outcomes[i]
 		if wave.Open {
-			targets = r.reports[i].Reached
+			_, targets = r.released(i)
 		}
 		first := len(out)
 		for _, t := range targets {
@@ -287,16 +290,19 @@ func (r *rollout) returned(ctx workflow.Context, w *wayBack, targets []TargetOut
 // overlay writes what rollbacks have done over the outcomes of a closed wave. A target that the rollback has not got to
 // stays what it was.
 func (r *rollout) overlay(i int, targets []TargetOutcome) {
+	at := make(map[string]int, len(r.outcomes[i]))
+	for n, o := range r.outcomes[i] {
+		at[o.Name] = n
+	}
 	for _, t := range targets {
-		if t.Wave != i+1 || t.State == policy.Pending {
+		n, known := at[t.Name]
+		if t.Wave != i+1 || t.State == policy.Pending || !known {
 			continue
 		}
-		if at := slices.IndexFunc(r.outcomes[i], func(o TargetOutcome) bool { return o.Name == t.Name }); at >= 0 {
-			was := &r.outcomes[i][at]
-			was.State, was.Reason, was.Reached = t.State, t.Reason, t.Reached
-			if t.ByHand {
-				was.ByHand, was.Counted = true, t.Counted
-			}
+		was := &r.outcomes[i][n]
+		was.State, was.Reason, was.Reached = t.State, t.Reason, t.Reached
+		if t.ByHand {
+			was.ByHand, was.Counted = true, t.Counted
 		}
 	}
 }

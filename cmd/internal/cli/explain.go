@@ -189,7 +189,7 @@ func newer(target, own workflows.TargetStatus) workflows.TargetStatus {
 	return target
 }
 
-// searchTargets pages through a wave's targets.
+// searchTargets pages through a wave's targets, or those of its batches.
 func (t *temporal) searchTargets(ctx context.Context, workflow, name string) (*workflows.TargetStatus, error) {
 	for offset := 0; ; offset += pageSize {
 		var page workflows.TargetsAnswer
@@ -199,6 +199,11 @@ func (t *temporal) searchTargets(ctx context.Context, workflow, name string) (*w
 		}
 		if err != nil {
 			return nil, err
+		}
+		for _, batch := range page.Batches {
+			if found, err := t.searchTargets(ctx, batch, name); found != nil || err != nil {
+				return found, err
+			}
 		}
 		for i := range page.Targets {
 			if page.Targets[i].Name == name {

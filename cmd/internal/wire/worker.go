@@ -36,7 +36,7 @@ const RunCommand = "run-command"
 // connections that those bear, not by processors.
 const (
 	// targetActivities is two for each target of the largest wave.
-	targetActivities = 2 * workflows.MaxWaveTargets
+	targetActivities = 2 * workflows.MaxBatchTargets
 	// controlActivities are the ledger's, which take milliseconds, and one soak for each open wave.
 	controlActivities = 200
 	// workflowTasks are short and keep a processor busy.

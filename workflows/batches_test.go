@@ -1,0 +1,209 @@
+package workflows
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/seed-a0a4f4e3/sluice/activities/metrics"
+	"github.com/seed-a0a4f4e3/sluice/executors"
+	"github.com/seed-a0a4f4e3/sluice/policy"
+)
+
+// inBatches plans a rollout of n targets t01, t02, … in one wave that so many batches share.
+func inBatches(t *testing.T, n, batches int, rule policy.WaveRule, more ...policy.Policy) *world {
+	t.Helper()
+	var names []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("t%02d", i+1))
+	}
+	rule.Name, rule.Select = "all", "true"
+	p := policy.Policy{Name: "p", Waves: &policy.Waves{Waves: []policy.WaveRule{rule}}}
+	if rule.MaxFailures != nil {
+		p.FailureThreshold = &policy.FailureThreshold{MaxFailures: rule.MaxFailures}
+	}
+	w := newWorldOf(t, append([]policy.Policy{p}, more...), names...)
+	w.replan(func(p *policy.Plan) { p.Waves[0].Batches = batches })
+	return w
+}
+
+func refuses() (executors.Result, error) {
+	return executors.Result{Outcome: executors.Failed, Reason: "it did not start"}, nil
+}
+
+func applies(n int) []string {
+	var out []string
+	for i := range n {
+		out = append(out, fmt.Sprintf("apply t%02d v2", i+1))
+	}
+	return out
+}
+
+// A wave of batches must change each target once, in the wave's order, and end as one without batches does.
+func TestBatchesChangeEachTargetOnce(t *testing.T) {
+	w := inBatches(t, 9, 3, policy.WaveRule{MaxConcurrency: amount(1)})
+	s := w.run()
+	if s.State != Succeeded || s.Counts[policy.Succeeded] != 9 {
+		t.Fatalf("state %s (%s), counts %v", s.State, s.Reason, s.Counts)
+	}
+	if got := w.fleet.log(); !slices.Equal(got, applies(9)) {
+		t.Errorf("asked for %v", got)
+	}
+	if r := w.record(); len(r.Targets) != 9 || r.State != string(Succeeded) {
+		t.Errorf("the ledger has %d targets, %s", len(r.Targets), r.State)
+	}
+}
+
+// A budget that two batches exceed together stops both, and the way back touches what was reached in each.
+func TestBatchesShareOneBudget(t *testing.T) {
+	w := inBatches(t, 60, 3, policy.WaveRule{MaxConcurrency: amount(4), MaxFailures: amount(1)}, policy.Policy{Name: "back",
+		Rollback: &policy.Rollback{OnBreach: policy.BreachRolloutAll}})
+	w.fleet.on["apply t20"], w.fleet.on["apply t21"] = refuses, refuses
+	s := w.run()
+	if s.State != RolledBack {
+		t.Fatalf("state %s (%s), counts %v", s.State, s.Reason, s.Counts)
+	}
+	applied, restored := map[string]int{}, map[string]int{}
+	for _, line := range w.fleet.log() {
+		words := strings.Fields(line)
+		if words[0] == "apply" {
+			applied[words[1]]++
+		} else {
+			restored[words[1]]++
+		}
+	}
+	if len(applied) > 40 {
+		t.Errorf("%d targets were asked although two of the first 21 had failed with a budget of one: %v", len(applied), w.fleet.log())
+	}
+	for name := range applied {
+		// What failed was never changed, and is back without being asked.
+		if failed := name == "t20" || name == "t21"; (restored[name] != 1) != failed || w.fleet.version(name) != "v1" {
+			t.Errorf("%s was brought back %d times and runs %s", name, restored[name], w.fleet.version(name))
+		}
+	}
+}
+
+// What is out of reach is tried again when every batch is done with the rest, not when its own is.
+func TestBatchesTryAgainAtTheEndOfTheWave(t *testing.T) {
+	w := inBatches(t, 9, 3, policy.WaveRule{MaxConcurrency: amount(1), MaxFailures: amount(2)})
+	w.fleet.unreachable["t02"], w.fleet.unreachable["t08"] = readAttempts, readAttempts
+	s := w.run()
+	if s.State != Succeeded {
+		t.Fatalf("state %s (%s), counts %v", s.State, s.Reason, s.Counts)
+	}
+	want := slices.DeleteFunc(applies(9), func(line string) bool { return line == "apply t02 v2" || line == "apply t08 v2" })
+	want = append(want, "apply t02 v2", "apply t08 v2")
+	if got := w.fleet.log(); !slices.Equal(got, want) {
+		t.Errorf("asked for %v", got)
+	}
+}
+
+// Checks without a conclusion in one batch hold all of them, and one approval lets all pass.
+func TestBatchesHoldTogether(t *testing.T) {
+	w := inBatches(t, 9, 3, policy.WaveRule{MaxConcurrency: amount(2)}, policy.Policy{Name: "checks", Verification: []policy.Metric{metric(policy.DuringApply)}})
+	w.gauge.value = func(target string, _ time.Time) metrics.Sample {
+		if target == "t03" || target == "t04" {
+			return metrics.Sample{NoData: true, Problem: "no data"}
+		}
+		return metrics.Sample{Result: map[string]any{"value": 1.0}}
+	}
+	var held RolloutStatus
+	w.env.RegisterDelayedCallback(func() { held = w.status() }, 4*time.Hour)
+	w.send(5*time.Hour, Approve, Command{By: "bob", Wave: 1})
+	s := w.run()
+	if held.State != Holding || held.Counts[policy.Waiting] != 2 || held.Counts[policy.Pending] != 5 {
+		t.Errorf("before the approval: %s (%s), %v", held.State, held.Reason, held.Counts)
+	}
+	if s.State != Succeeded || !strings.Contains(s.Commands[0].Answer, "2 targets") {
+		t.Errorf("state %s (%s), %v, %v", s.State, s.Reason, s.Counts, s.Commands)
+	}
+}
+
+// Soak checks measure the targets of each batch; a failure within budget leaves the wave to end.
+func TestBatchesSoak(t *testing.T) {
+	w := inBatches(t, 6, 3, policy.WaveRule{MaxConcurrency: amount(6), MaxFailures: amount(1), Soak: policy.Duration(10 * time.Minute)},
+		policy.Policy{Name: "checks", Verification: []policy.Metric{metric(policy.DuringSoak)}})
+	w.gauge.value = func(target string, _ time.Time) metrics.Sample {
+		if target == "t05" {
+			return metrics.Sample{Result: map[string]any{"value": 99.0}}
+		}
+		return metrics.Sample{Result: map[string]any{"value": 1.0}}
+	}
+	s := w.run()
+	if s.State != SucceededWithFailures || s.Counts[policy.Succeeded] != 5 || s.Counts[policy.Failed] != 1 {
+		t.Errorf("state %s (%s), %v", s.State, s.Reason, s.Counts)
+	}
+	if took := s.EndedAt.Sub(s.StartedAt); took < 10*time.Minute || took > 15*time.Minute {
+		t.Errorf("took %v with a soak of ten minutes", took)
+	}
+	if w.fleet.version("t05") != "v1" {
+		t.Error("what failed its soak's checks was not brought back")
+	}
+}
+
+// A gradual rollout keeps its order, its interval and one at a time across batches.
+func TestBatchesKeepOnePace(t *testing.T) {
+	var names []string
+	for i := range 9 {
+		names = append(names, fmt.Sprintf("t%02d", i+1))
+	}
+	w := newWorldOf(t, []policy.Policy{{Name: "gradual", Gradual: &policy.GradualRollout{Type: policy.Linear, Interval: policy.Duration(10 * time.Minute)}}}, names...)
+	w.replan(func(p *policy.Plan) { p.Waves[0].Batches = 3 })
+	s := w.run()
+	if s.State != Succeeded {
+		t.Fatalf("state %s (%s), counts %v", s.State, s.Reason, s.Counts)
+	}
+	if got := w.fleet.log(); !slices.Equal(got, applies(9)) {
+		t.Errorf("asked for %v", got)
+	}
+	for i := 1; i < len(w.fleet.at); i++ {
+		if gap := w.fleet.at[i].Sub(w.fleet.at[i-1]); gap < 10*time.Minute || gap > 10*time.Minute+5*time.Second {
+			t.Errorf("t%02d was asked %v after the one before", i+1, gap)
+		}
+	}
+}
+
+// Orders reach the batch that has the target; one for a target of none is refused.
+func TestBatchesTakeOrders(t *testing.T) {
+	w := inBatches(t, 9, 3, policy.WaveRule{MaxConcurrency: amount(1), MaxFailures: amount(3), Soak: policy.Duration(time.Hour)})
+	slow, failed := true, false
+	w.fleet.on["apply t01"] = func() (executors.Result, error) {
+		if slow {
+			slow = false
+			return executors.Result{Outcome: executors.Blocked, Reason: "in use"}, nil
+		}
+		return executors.Result{Outcome: executors.Succeeded}, nil
+	}
+	w.fleet.on["apply t05"] = func() (executors.Result, error) {
+		if failed {
+			return executors.Result{Outcome: executors.Succeeded}, nil
+		}
+		failed = true
+		return refuses()
+	}
+	w.send(time.Second, Skip, Command{ID: "1", By: "bob", Target: "t09"})
+	w.send(10*time.Minute, Retry, Command{ID: "2", By: "bob", Target: "t05"})
+	w.send(11*time.Minute, RollBack, Command{ID: "3", By: "bob", Target: "t07"})
+	w.send(12*time.Minute, Resume, Command{ID: "4", By: "bob"})
+	w.send(13*time.Minute, RollBack, Command{ID: "5", By: "bob", Target: "nobody"})
+	s := w.run()
+	for _, c := range s.Commands[:4] {
+		if !c.Accepted {
+			t.Errorf("%s %s: %s", c.Name, c.Target, c.Answer)
+		}
+	}
+	if last := s.Commands[4]; last.Accepted || last.Pending {
+		t.Errorf("a target that is in no batch: %+v", last)
+	}
+	if s.State != Succeeded || s.Counts[policy.Succeeded] != 7 || s.Counts[policy.Skipped] != 1 || s.Counts[policy.RolledBack] != 1 {
+		t.Errorf("state %s (%s), %v", s.State, s.Reason, s.Counts)
+	}
+	if w.fleet.version("t05") != "v2" || w.fleet.version("t07") != "v1" || w.fleet.version("t09") != "v1" {
+		t.Error("the orders did not do what they say")
+	}
+	if took := s.EndedAt.Sub(s.StartedAt); took < 70*time.Minute {
+		t.Errorf("the soak did not begin anew after the retry: it took %v", took)
+	}
+}
