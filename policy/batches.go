@@ -128,6 +128,26 @@ func (s WaveState) Uses() (uses, flying []bool) {
 	return uses, flying
 }
 
+// Share is a batch's account of the slots that its wave leases to it.
+type Share struct {
+	// Granted is how many slots the batch was ever given, Returned how many it has given back.
+	Granted, Returned int
+	// failures and unreachable are what was counted when the account was last settled.
+	failures, unreachable int
+}
+
+// Settle gives slots back, and sets how many targets of the batch may be in flight. A slot goes back with each failure and each
+// target out of reach, since only the wave knows whether it may be used again, and when nothing here could use it; one that a
+// success leaves free is used again.
+func (a *Share) Settle(s *WaveState) {
+	c := s.Count()
+	lost := max(0, c.Failures-a.failures) + max(0, c.Unreachable-a.unreachable)
+	a.failures, a.unreachable = c.Failures, c.Unreachable
+	a.Returned += min(lost, a.Granted-a.Returned)
+	a.Returned += max(0, a.Granted-a.Returned-s.Room())
+	s.MaxConcurrency = a.Granted - a.Returned
+}
+
 // BatchProgress is one batch as its wave knows it: by its newest report, which may be older than the newest word to it.
 type BatchProgress struct {
 	Size int

@@ -93,19 +93,14 @@ type share struct {
 	batch int
 	lease Lease
 	// asked is the newest lease that wanted a report.
-	asked int
-	// returned is how many slots were given back; failures and unreachable were counted when that was last worked out.
-	returned              int
-	failures, unreachable int
-	soak, soaked          int // the newest soak that was begun, and ended
-	report                BatchReport
-	reporting             bool
+	asked        int
+	slots        policy.Share
+	soak, soaked int // the newest soak that was begun, and ended
+	report       BatchReport
+	reporting    bool
 	// flush is on while slots that were given back wait for a few more before they are told of.
 	flush, overdue bool
 }
-
-// holds is how many slots the batch holds.
-func (s *share) holds() int { return s.lease.Granted - s.returned }
 
 // flushAfter is how long a slot that was given back may wait for others before the wave hears of it.
 const flushAfter = time.Second
@@ -175,20 +170,12 @@ func (w *walk) takePaces(last []time.Time) {
 	}
 }
 
-// takeShare brings what the walk decides from in line with its lease, and gives back slots: one for each failure or target out of
-// reach, since only the wave knows whether it may be used again, and those that nothing here could use.
+// takeShare brings what the walk decides from in line with its lease.
 func (w *walk) takeShare() {
-	s := w.share
-	if s == nil {
-		return
+	if s := w.share; s != nil {
+		w.state.Beside, s.slots.Granted = &s.lease.Beside, s.lease.Granted
+		s.slots.Settle(&w.state)
 	}
-	c := w.state.Count()
-	lost := max(0, c.Failures-s.failures) + max(0, c.Unreachable-s.unreachable)
-	s.failures, s.unreachable = c.Failures, c.Unreachable
-	s.returned += min(lost, s.holds())
-	w.state.Beside = &s.lease.Beside
-	s.returned += max(0, s.holds()-w.state.Room())
-	w.state.MaxConcurrency = s.holds()
 }
 
 // soakShare measures the targets while the wave soaks.
@@ -252,7 +239,7 @@ func (w *walk) flushLater(ctx workflow.Context, now BatchReport) {
 // batchReport is how the batch stands.
 func (w *walk) batchReport(d policy.WaveDecision) BatchReport {
 	s := w.share
-	r := BatchReport{Batch: s.batch, Sequence: s.report.Sequence + 1, Seen: s.lease.Sequence, Asked: s.asked, Returned: s.returned, Room: w.state.Room(), Held: w.held(),
+	r := BatchReport{Batch: s.batch, Sequence: s.report.Sequence + 1, Seen: s.lease.Sequence, Asked: s.asked, Returned: s.slots.Returned, Room: w.state.Room(), Held: w.held(),
 		Stuck: clip(d.Stuck, maxReason), Turns: s.lease.Beside.Turns, Waiters: d.Waiters, Soaked: s.soaked, Done: terminal(w.state.Targets), Started: w.started,
 		Report: w.current()}
 	r.Report.Answers = w.answers
@@ -283,7 +270,7 @@ func (w *walk) worthTelling(now BatchReport) bool {
 		return true
 	case len(now.Report.Answers) > 0 && (len(was.Report.Answers) == 0 || now.Report.Answers[len(now.Report.Answers)-1] != was.Report.Answers[len(was.Report.Answers)-1]):
 		return true
-	case now.Room > was.Room && now.Room > w.share.holds():
+	case now.Room > was.Room && now.Room > w.state.MaxConcurrency:
 		return true // it could use more
 	}
 	for k := range now.Flying {
