@@ -72,6 +72,7 @@ type lane struct {
 	data      string
 	worker    *wire.Worker
 	options   wire.Options
+	patience  time.Duration // ends what hangs
 }
 
 // newLane makes a namespace; no worker polls it yet.
@@ -85,7 +86,7 @@ func newLane(t *testing.T) *lane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lane{t: t, namespace: name, client: c, data: t.TempDir()}
+	l := &lane{t: t, namespace: name, client: c, data: t.TempDir(), patience: 2 * time.Minute}
 	l.options = wire.Options{DataDir: l.data, Namespace: name, Logger: quiet()}
 	t.Cleanup(func() {
 		l.stopWorker()
@@ -205,7 +206,7 @@ func (l *lane) status() (workflows.RolloutStatus, error) {
 func (l *lane) until(what string, holds func(workflows.RolloutStatus) bool) workflows.RolloutStatus {
 	l.t.Helper()
 	var last workflows.RolloutStatus
-	eventually(l.t, what, func() bool {
+	eventuallyWithin(l.t, l.patience, what, func() bool {
 		s, err := l.status()
 		if err == nil {
 			last = s
@@ -234,7 +235,12 @@ func timeline(s workflows.RolloutStatus) string {
 // eventually waits up to two minutes for a condition, looking every 50 ms.
 func eventually(t *testing.T, what string, holds func() bool, last func() string) {
 	t.Helper()
-	deadline := time.NewTimer(2 * time.Minute)
+	eventuallyWithin(t, 2*time.Minute, what, holds, last)
+}
+
+func eventuallyWithin(t *testing.T, patience time.Duration, what string, holds func() bool, last func() string) {
+	t.Helper()
+	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
