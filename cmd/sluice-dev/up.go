@@ -53,6 +53,8 @@ type upOptions struct {
 	data, config string
 	port, uiPort uint16
 	timeScale    scale
+	worker       bool
+	synchronous  string
 	stdout       io.Writer
 	logger       *slog.Logger
 	// program is what the person called.
@@ -67,11 +69,20 @@ func newUp() *cobra.Command {
 		Short: "Run Temporal, its UI and a worker on this machine",
 		Long: `Run everything that rollouts need on this machine: a Temporal server with its UI, and a worker. It listens on 127.0.0.1
 only. What has happened is kept in the data folder, so that rollouts go on where they were after a stop, a crash or a
-restart. Ctrl-C stops it.`,
+restart. Ctrl-C stops it.
+
+With --worker=false it runs the server and its UI only: for workers of your own, "sluice worker", that may be stopped,
+replaced and looked at without touching the server.`,
 		Example: `  sluice-dev up
-  sluice-dev up --data ./state --config worker.yaml --port 0 --ui-port 0`,
+  sluice-dev up --data ./state --config worker.yaml --port 0 --ui-port 0
+  sluice-dev up --worker=false`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range []string{"config", "time-scale"} {
+				if !o.worker && cmd.Flags().Changed(name) {
+					return fmt.Errorf("--%s is for the worker, and --worker=false runs none; give it to the worker", name)
+				}
+			}
 			o.stdout, o.program = cmd.OutOrStdout(), cmd.Root().Name()
 			o.logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 			return up(cmd.Context(), o)
@@ -82,6 +93,12 @@ restart. Ctrl-C stops it.`,
 	cmd.Flags().Uint16Var(&o.port, "port", 7233, "where Temporal listens; 0 takes a free one")
 	cmd.Flags().Var(&o.timeScale, "time-scale", "how many times as fast intervals, delays and soaks pass, none below 1s; 60 shows an hour's rollout in a minute (default 1)")
 	cmd.Flags().Uint16Var(&o.uiPort, "ui-port", 8233, "where its UI listens; 0 takes a free one")
+	cmd.Flags().BoolVar(&o.worker, "worker", true, "run a worker too; --worker=false leaves that to others")
+	cmd.Flags().StringVar(&o.synchronous, "synchronous", embed.SynchronousFull, "FULL: each commit is on disk before it counts; NORMAL: the last ones may be lost with the power")
+	// For measurements, which say what they were made with. A rollout that forgets with the power is no choice to offer.
+	if err := cmd.Flags().MarkHidden("synchronous"); err != nil {
+		panic(err) // the flag is defined above
+	}
 	return cmd
 }
 
@@ -99,7 +116,7 @@ func up(ctx context.Context, o upOptions) (err error) {
 	}
 	server, err := embed.Start(ctx, embed.Options{
 		DataDir: data, FrontendAddr: fmt.Sprintf(":%d", o.port), UIAddr: fmt.Sprintf(":%d", o.uiPort),
-		Synchronous: embed.SynchronousFull, Logger: o.logger,
+		Synchronous: o.synchronous, Logger: o.logger,
 	})
 	if err != nil {
 		return err
@@ -107,6 +124,29 @@ func up(ctx context.Context, o upOptions) (err error) {
 	// The order of the ends is that of the deferred calls backwards: the worker hands over what it is doing while its
 	// client can still say so, and the server goes last.
 	defer func() { err = errors.Join(err, server.Stop()) }()
+	var failed <-chan error // never, without a worker
+	if o.worker {
+		stop, ended, err := work(ctx, o, server, file, data)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		failed = ended
+	}
+	if err := writePlaces(o, server, data); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		o.logger.Info("stopping; rollouts go on when this is started again", "data", data)
+		return nil
+	case err := <-failed:
+		return fmt.Errorf("the worker ended: %w", err)
+	}
+}
+
+// work starts a worker on the server; stop ends it and its client.
+func work(ctx context.Context, o upOptions, server *embed.Server, file config.Config, data string) (stop func(), failed <-chan error, err error) {
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	c, err := client.DialContext(dialing, client.Options{
@@ -115,24 +155,17 @@ func up(ctx context.Context, o upOptions) (err error) {
 		Logger: sdklog.NewStructuredLogger(slog.New(quiet{o.logger.Handler()})),
 	})
 	if err != nil {
-		return fmt.Errorf("connect to the server that was started at %s: %w", server.HostPort(), err)
+		return nil, nil, fmt.Errorf("connect to the server that was started at %s: %w", server.HostPort(), err)
 	}
-	defer c.Close()
 	worker, err := wire.NewWorker(ctx, c, wire.Options{Config: file, DataDir: data, Namespace: server.Namespace(), Logger: o.logger, TimeScale: policy.TimeScale(o.timeScale)})
 	if err != nil {
-		return err
+		c.Close()
+		return nil, nil, err
 	}
-	defer worker.Stop()
-	if err := writePlaces(o, server, data); err != nil {
-		return err
-	}
-	select {
-	case <-ctx.Done():
-		o.logger.Info("stopping; rollouts go on when this is started again", "data", data)
-		return nil
-	case err := <-worker.Failed():
-		return fmt.Errorf("the worker ended: %w", err)
-	}
+	return func() {
+		worker.Stop()
+		c.Close()
+	}, worker.Failed(), nil
 }
 
 // dataFolder is where everything is kept: as asked for, else dev in the worker's folder.
@@ -149,15 +182,22 @@ func dataFolder(asked, configured string) (string, error) {
 
 // writePlaces says where everything is and what to do next.
 func writePlaces(o upOptions, server *embed.Server, data string) error {
+	first := "Sluice is up. Ctrl-C stops it; rollouts go on when it is started again."
 	file := o.config
 	if file == "" {
 		file = "none; --config FILE names one, for the connections that checks measure over"
+	}
+	work := ""
+	if !o.worker {
+		first = "Temporal is up, without a worker. Ctrl-C stops it; rollouts go on when it is started again."
+		file = "that of your worker"
+		work = fmt.Sprintf("\n  %s worker --data DIR --config FILE                       run a worker", o.program)
 	}
 	pace := ""
 	if o.timeScale > 1 {
 		pace = fmt.Sprintf("\n  time scale     %s: intervals, delays and soaks pass that many times as fast as the documents say", &o.timeScale)
 	}
-	_, err := fmt.Fprintf(o.stdout, `Sluice is up. Ctrl-C stops it; rollouts go on when it is started again.
+	_, err := fmt.Fprintf(o.stdout, `%s
 
   Temporal       %s, namespace %s
   UI             %s
@@ -166,11 +206,11 @@ func writePlaces(o upOptions, server *embed.Server, data string) error {
 
 In another terminal:
 
-  export TEMPORAL_ADDRESS=%s TEMPORAL_NAMESPACE=%s
+  export TEMPORAL_ADDRESS=%s TEMPORAL_NAMESPACE=%s%s
   %s validate -f DIR                                        check documents
   %s start DEPLOYMENT@VERSION -e ENVIRONMENT -f DIR --wait  start a rollout and follow it
   %s list                                                   what runs and what ran
-`, server.HostPort(), server.Namespace(), server.UIURL(), data, file, pace, server.HostPort(), server.Namespace(), o.program, o.program, o.program)
+`, first, server.HostPort(), server.Namespace(), server.UIURL(), data, file, pace, server.HostPort(), server.Namespace(), work, o.program, o.program, o.program)
 	return err
 }
 

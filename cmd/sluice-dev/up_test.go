@@ -65,9 +65,10 @@ type upped struct {
 }
 
 // startUp starts `up` on free ports and reads where everything is.
-func startUp(t *testing.T, data string) *upped {
+func startUp(t *testing.T, data string, more ...string) *upped {
 	t.Helper()
-	u := &upped{t: t, cmd: program(t, nil, "up", "--data", data, "--port", "0", "--ui-port", "0"), done: make(chan error, 1), errors: &bytes.Buffer{}}
+	args := append([]string{"up", "--data", data, "--port", "0", "--ui-port", "0"}, more...)
+	u := &upped{t: t, cmd: program(t, nil, args...), done: make(chan error, 1), errors: &bytes.Buffer{}}
 	u.cmd.Stderr = u.errors
 	stdout, err := u.cmd.StdoutPipe()
 	if err != nil {
@@ -187,5 +188,50 @@ func TestUpServesSurvivesAKillAndStopsCleanly(t *testing.T) {
 	}
 	if strings.Contains(second.errors.String(), "level=ERROR") || strings.Contains(second.errors.String(), "level=WARN") {
 		t.Errorf("a clean stop complains: %s", second.errors)
+	}
+}
+
+// TestUpLeavesTheWorkToOthers fails when `up --worker=false` runs a worker after all, does not say that it runs none, or
+// serves no worker of somebody else; or when it takes what only a worker could obey.
+func TestUpLeavesTheWorkToOthers(t *testing.T) {
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "all.yaml"), []byte(documents), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for flag, value := range map[string]string{"--config": "worker.yaml", "--time-scale": "60"} {
+		code, out, err := run(t, nil, "up", "--worker=false", "--data", filepath.Join(t.TempDir(), "none"), "--port", "0", "--ui-port", "0", flag, value)
+		if code == 0 || out != "" || !strings.Contains(err, flag+" is for the worker") {
+			t.Errorf("up --worker=false %s: exit %d, %q, %q; want it refused", flag, code, out, err)
+		}
+	}
+
+	up := startUp(t, filepath.Join(t.TempDir(), "data"), "--worker=false")
+	if !strings.Contains(up.said, "without a worker") || !strings.Contains(up.said, "sluice-dev worker --data") {
+		t.Errorf("up --worker=false says %q; want that there is no worker, and how to run one", up.said)
+	}
+	start := []string{"start", "web@v2", "-e", "Production", "-f", folder}
+	if code, out, err := run(t, up.environ(), start...); code != 7 || !strings.Contains(err, "worker") {
+		t.Errorf("start without a worker: exit %d, %q, %q; want exit 7", code, out, err)
+	}
+
+	worker := program(t, up.environ(), "worker", "--data", filepath.Join(t.TempDir(), "worker"))
+	log, err := worker.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := worker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = worker.Wait() })
+	t.Cleanup(func() { _ = worker.Process.Signal(syscall.SIGTERM) })
+	lines := bufio.NewScanner(log)
+	for started := false; !started; started = strings.Contains(lines.Text(), "worker started") {
+		if !lines.Scan() {
+			t.Fatalf("the worker ended early: %v", lines.Err())
+		}
+	}
+	go func() { _, _ = io.Copy(io.Discard, log) }()
+	if code, out, err := run(t, up.environ(), start...); code != 0 {
+		t.Errorf("start with a worker of its own: exit %d, %q, %q", code, out, err)
 	}
 }
