@@ -61,6 +61,14 @@ peers:
 	fi; \
 	if [ -n "$$(missing)" ]; then echo 'test-full needs these Debian packages, which could not be installed:' $$(missing) >&2; exit 1; fi
 
+# Flags of the bench, e.g. BENCH_FLAGS='-quick -json figures.json'; `bin/bench -h` lists them.
+BENCH_FLAGS ?=
+
+.PHONY: bench
+bench: build ## measure Sluice beside the bare engine; takes minutes, on an idle machine; BENCH_FLAGS='-h' says more
+	$(GO) build -o bin/bench ./tests/bench
+	bin/bench $(BENCH_FLAGS)
+
 .PHONY: lint
 lint: $(GOLANGCI_LINT) $(WORKFLOWCHECK) ## check format, layers, workflow determinism and go.mod; installs its tools into bin/
 	@unformatted=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go' 2>/dev/null || find . -name '*.go')); \
