@@ -51,7 +51,8 @@ type Cell struct {
 	// Runs are the repeats, Median the median of each of their figures.
 	Runs   []Run `json:"runs,omitempty"`
 	Median *Run  `json:"median,omitempty"`
-	// OfFloor is its targets a second against those of the floor of the same size.
+	// OfFloor is its targets a second against those of the floor of the same size, which was measured just before: the
+	// median of these ratios, because what else a machine does at one moment is not what it does at another.
 	OfFloor float64 `json:"ofFloor,omitempty"`
 	// Error is why it could not be measured.
 	Error string `json:"error,omitempty"`
@@ -150,8 +151,12 @@ func (c *Cell) summarize(floor Cell) {
 		m.Fleet = &f
 	}
 	c.Median = m
-	if c.Kind != KindFloor && floor.Median != nil {
-		c.OfFloor = m.TargetsPerSecond / floor.Median.TargetsPerSecond
+	var ratios []float64
+	for i := range min(len(c.Runs), len(floor.Runs)) {
+		ratios = append(ratios, c.Runs[i].TargetsPerSecond/floor.Runs[i].TargetsPerSecond)
+	}
+	if c.Kind != KindFloor && len(ratios) > 0 {
+		c.OfFloor = median(ratios)
 	}
 }
 

@@ -83,7 +83,8 @@ func TestCellIsSummarized(t *testing.T) {
 	if m := sluice.Median; m.WallSeconds != 16 || m.EventsMax != 31 || m.ControlEvents != 2031 || m.Fleet.PeakBytes != 120e6 {
 		t.Errorf("Sluice: %+v; want 16 s, histories of 31 and 2031 events at most, and the fleet's peak", m)
 	}
-	if want := 12.0 / 16; math.Abs(sluice.OfFloor-want) > 1e-9 {
+	// Round by round it is 12/30, 10/16 and 20/15 of the floor.
+	if want := 10.0 / 16; math.Abs(sluice.OfFloor-want) > 1e-9 {
 		t.Errorf("Sluice against the floor: got %v, want %v", sluice.OfFloor, want)
 	}
 	if refused.Median != nil || refused.OfFloor != 0 {
@@ -115,7 +116,7 @@ func TestTablesAreTables(t *testing.T) {
 	}
 	for _, want := range []string{
 		"sluice v1: 2 cores, 16 GB, linux/amd64, go1; SQLite in WAL mode, synchronous FULL. Took 1m1s.\n",
-		"| Sluice | 400     | 50        | 3    | 16.0    | 25.0      | 75 %     | 29.0 (31)              | 2031, Wave     | 7.2                     | 30.0   | 0.8   | 50              | 210    | 120   | 50 % |\n",
+		"| Sluice | 400     | 50        | 3    | 16.0    | 25.0      | 62 %     | 29.0 (31)              | 2031, Wave     | 7.2                     | 30.0   | 0.8   | 50              | 210    | 120   | 50 % |\n",
 		"not measured: plan: 1200 targets / too many",
 		"| steady, on a machine that was too busy",
 		"not measured: trial 1: late",
