@@ -121,7 +121,7 @@ func TestBreachAcrossBatches(t *testing.T) {
 			t.Errorf("%s was brought back and had not been changed", name)
 		}
 	}
-	l.wantHistories()
+	l.wantHistories("breached")
 }
 
 // With a bounded budget the slots of all batches together never exceed budget + 1 - failures, and the wave comes to its end.
@@ -153,7 +153,7 @@ func TestBoundedBudgetOverBatches(t *testing.T) {
 		t.Errorf("%d clusters were asked of %d", len(j.applied), l.size)
 	}
 	j.wantOrder(t, concurrency)
-	l.wantHistories()
+	l.wantHistories("bounded")
 }
 
 // judged is what the effect log says.
@@ -211,10 +211,10 @@ func (j judged) wantOrder(t *testing.T, concurrency int) {
 	}
 }
 
-// wantHistories fails when a history is larger than an engine bears well, or a control workflow's does not replay.
-func (l *large) wantHistories() {
+// wantHistories, which stores them under a name when that was asked for, fails when a history is larger than an engine bears well, or a control workflow's does not replay.
+func (l *large) wantHistories(name string) {
 	l.t.Helper()
-	sizes := map[string]int64{}
+	sizes, histories := map[string]int64{}, map[string]*historypb.History{}
 	var token []byte
 	for {
 		answer, err := l.client.ListWorkflow(l.t.Context(), &workflowservice.ListWorkflowExecutionsRequest{PageSize: 1000, NextPageToken: token,
@@ -230,6 +230,7 @@ func (l *large) wantHistories() {
 				l.t.Errorf("%s does not replay: %v", id, err)
 			} else {
 				sizes[kind] = max(sizes[kind], int64(len(events)))
+				histories[id] = &historypb.History{Events: events}
 			}
 		}
 		if token = answer.GetNextPageToken(); len(token) == 0 {
@@ -243,5 +244,8 @@ func (l *large) wantHistories() {
 	}
 	for _, kind := range slices.Sorted(maps.Keys(sizes)) {
 		l.t.Logf("the longest history of a %s has %d events", kind, sizes[kind])
+	}
+	if *writeHistories {
+		store(l.t, "batches-"+name, histories)
 	}
 }
