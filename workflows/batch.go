@@ -181,10 +181,13 @@ func (w *walk) takeShare() {
 // soakShare measures the targets while the wave soaks.
 func (w *walk) soakShare(ctx workflow.Context) {
 	s := w.share
-	if s == nil || s.lease.Soak <= s.soak || !w.slice.SoakChecks {
+	if s == nil || s.lease.Soak <= s.soak {
 		return
 	}
-	s.soak = s.lease.Soak
+	if s.soak = s.lease.Soak; !w.slice.SoakChecks {
+		s.soaked = s.soak // nothing of it is measured
+		return
+	}
 	number, one := s.soak, &soak{until: s.lease.SoakUntil}
 	w.soak = one
 	workflow.Go(ctx, func(ctx workflow.Context) {

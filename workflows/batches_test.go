@@ -143,6 +143,35 @@ func TestBatchesSoak(t *testing.T) {
 	}
 }
 
+// A batch of whose targets none is measured while the wave soaks must not keep it from ending.
+func TestBatchesSoakWhereOneMeasuresNothing(t *testing.T) {
+	w := inBatches(t, 6, 3, policy.WaveRule{MaxConcurrency: amount(6)}, policy.Policy{Name: "checks", Selectors: []policy.Selector{{Resource: "t01,t02,t05"}},
+		Verification: []policy.Metric{metric(policy.DuringSoak)}})
+	if s := w.run(); s.State != Succeeded {
+		t.Errorf("state %s (%s), %v", s.State, s.Reason, s.Counts)
+	}
+}
+
+// What goes back from an open wave goes in the order in which it went out, over all batches.
+func TestBatchesGoBackInOrder(t *testing.T) {
+	for order, want := range map[policy.RollbackOrder]func([]string){policy.OrderDeployed: func([]string) {}, policy.OrderNewest: func(names []string) { slices.Reverse(names) }} {
+		w := inBatches(t, 12, 3, policy.WaveRule{MaxConcurrency: amount(1), Soak: policy.Duration(time.Hour)}, policy.Policy{Name: "back",
+			Rollback: &policy.Rollback{MaxConcurrency: amount(1), Order: order}})
+		w.send(time.Minute, RollBack, nil)
+		if s := w.run(); s.State != RolledBack || s.Counts[policy.RolledBack] != 12 {
+			t.Errorf("%s: state %s (%s), %v", order, s.State, s.Reason, s.Counts)
+		}
+		var back []string
+		for n := range 12 {
+			back = append(back, fmt.Sprintf("restore t%02d v1", n+1))
+		}
+		want(back)
+		if got := w.fleet.log()[12:]; !slices.Equal(got, back) {
+			t.Errorf("%s: %v", order, got)
+		}
+	}
+}
+
 // A gradual rollout keeps its order, its interval and one at a time across batches.
 func TestBatchesKeepOnePace(t *testing.T) {
 	var names []string

@@ -461,7 +461,7 @@ func (r *rollout) closed(ctx workflow.Context, i int, result WaveResult, err err
 		w.Phase, w.Reason = policy.WaveFailed, "its workflow ended without a result: "+cause(err)
 		// Until its targets are listed it counts as open, so that no rollback ends without them, and as stopped, so that
 		// none of the others waits for the list.
-		r.reports[i].Stopped = true
+		r.reports[i].Stopped = len(r.batched[i]) == 0
 		r.changed = true
 		r.lost(ctx, i)
 		w.Open = false

@@ -18,18 +18,33 @@ import (
 type batchView struct {
 	report  Report // the newest, once it was stopped
 	outcome *BatchOutcome
+	lost    bool // nothing more is expected of it
 }
 
 // heardBatch takes what a stopped batch has let go.
 func (r *rollout) heardBatch(report Report) {
 	if view := r.viewOf(report.Wave, report.Batch); view != nil && report.Sequence > view.report.Sequence {
+		for n := range report.Reached {
+			report.Reached[n].Started = inWave(report.Batch, report.Reached[n].Started)
+		}
 		view.report = report
 	}
 }
 
+// inWave makes a target's place in the order of its batch's starts one in that of the wave, where earlier batches come first.
+func inWave(batch, started int) int {
+	if started == 0 {
+		return 0
+	}
+	return (batch-1)*policy.BatchTargets + started
+}
+
 // batchEnded takes what came of a batch's targets.
 func (r *rollout) batchEnded(o BatchOutcome) {
-	if view := r.viewOf(o.Wave, o.Batch); view != nil && view.outcome == nil {
+	if view := r.viewOf(o.Wave, o.Batch); view != nil && view.outcome == nil && !view.lost {
+		for n := range o.Targets {
+			o.Targets[n].Started = inWave(o.Batch, o.Targets[n].Started)
+		}
 		view.outcome = &o
 		r.changed = true
 	}
@@ -55,6 +70,7 @@ func (r *rollout) released(i int) (stopped bool, reached []TargetOutcome) {
 			reached = append(reached, view.outcome.Targets...)
 		case view.report.Stopped:
 			reached = append(reached, view.report.Reached...)
+		case view.lost:
 		default:
 			stopped = false
 		}
@@ -76,15 +92,12 @@ func (r *rollout) flyingIn(i int) []string {
 // gather puts together what came of the targets of a wave of batches. Those of a lost batch may have been reached, all of
 // them.
 func (r *rollout) gather(ctx workflow.Context, i int, opened int, lost []int) ([]TargetOutcome, error) {
-	has := func(n int) bool { return r.batched[i][n].outcome != nil || slices.Contains(lost, n+1) }
+	for _, n := range lost {
+		r.batched[i][n-1].lost = r.batched[i][n-1].outcome == nil
+	}
 	// A batch's word is under way to us before its wave can end.
 	if err := workflow.Await(ctx, func() bool {
-		for n := range opened {
-			if !has(n) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(r.batched[i][:opened], func(view batchView) bool { return view.outcome == nil && !view.lost })
 	}); err != nil {
 		return nil, err
 	}
@@ -103,15 +116,7 @@ func (r *rollout) together(ctx workflow.Context, i int, batches int) ([]TargetOu
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, lostTargets(i, len(out), slice.Wave.Targets, "batch")...)
-	}
-	// Each batch counts its starts for itself.
-	started := 0
-	for n := range out {
-		if out[n].Started > 0 {
-			started++
-			out[n].Started = started
-		}
+		out = append(out, lostTargets(i, inWave(n+1, 1)-1, slice.Wave.Targets, "batch")...)
 	}
 	return out, nil
 }
@@ -123,6 +128,10 @@ func (r *rollout) lostBatches(ctx workflow.Context, i, batches int) {
 	}); err != nil {
 		workflow.GetLogger(ctx).Error("The wait for the batches of a lost wave ended early", "error", err)
 	}
+	for n := range r.batched[i] {
+		r.batched[i][n].lost = r.batched[i][n].outcome == nil
+	}
+	r.changed = true // what is known goes back, whether the ledger can list the others or not
 	targets, err := r.together(ctx, i, batches)
 	if err != nil {
 		workflow.GetLogger(ctx).Error("The targets of a lost wave could not be listed", "error", err)
