@@ -127,7 +127,7 @@ func TestCommandsSentWhileNoWorkerRuns(t *testing.T) {
 			k.work()
 			in := k.start(s.documents(fleetSize, approved), "v2")
 			k.until("it asks for approval", func(s workflows.RolloutStatus) bool { return s.State == workflows.AwaitingApproval })
-			k.process.kill()
+			k.process.Kill()
 			k.signal(name, workflows.Command{ID: "one", By: "bob"})
 			if name == workflows.Pause {
 				k.signal(workflows.Approve, workflows.Command{ID: "two", By: "bob"})

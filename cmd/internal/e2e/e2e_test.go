@@ -23,6 +23,7 @@ import (
 	"go.temporal.io/sdk/log"
 
 	"github.com/seed-a0a4f4e3/sluice/cmd/internal/embed"
+	"github.com/seed-a0a4f4e3/sluice/cmd/internal/processtest"
 	"github.com/seed-a0a4f4e3/sluice/cmd/internal/wire"
 	"github.com/seed-a0a4f4e3/sluice/executors/sim/fleet"
 	"github.com/seed-a0a4f4e3/sluice/policy"
@@ -36,7 +37,7 @@ var server *embed.Server
 var namespaces atomic.Int64
 
 func TestMain(m *testing.M) {
-	if code, found := role(); found {
+	if code, played := processtest.Play(map[string]processtest.Role{workerRole: runWorkerProcess}); played {
 		os.Exit(code)
 	}
 	if err := waitTogether(); err != nil {

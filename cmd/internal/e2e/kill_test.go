@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/seed-a0a4f4e3/sluice/cmd/internal/processtest"
 	"github.com/seed-a0a4f4e3/sluice/executors"
 	"github.com/seed-a0a4f4e3/sluice/executors/sim/fleet"
 	"github.com/seed-a0a4f4e3/sluice/inventory/ledger/sqlite"
@@ -341,7 +342,7 @@ func TestRunnerKilledAfterTheEffect(t *testing.T) {
 // useRunner lets a worker in the test's process start runners.
 func (l *lane) useRunner() {
 	l.t.Helper()
-	runner, err := runnerCommand()
+	runner, err := processtest.Runner()
 	if err != nil {
 		l.t.Fatal(err)
 	}
