@@ -437,6 +437,10 @@ func (p Progress) nothingLeft(nothing Ending) Decision {
 	if n := p.taken(); n > 0 {
 		return Decision{Action: ActEnd, Ending: EndRolledBack, Reason: p.stopReason(fmt.Sprintf("each target that was reached is back, %d by hand before", n))}
 	}
+	if p.Back.Ended && p.Back.Targets > 0 {
+		// A wave had been reached, and went back after its breach.
+		return Decision{Action: ActEnd, Ending: EndRolledBack, Reason: p.stopReason("each target that was reached is back")}
+	}
 	return Decision{Action: ActEnd, Ending: nothing, Reason: p.stopReason("nothing had been reached")}
 }
 

@@ -96,6 +96,7 @@ func TestDecide(t *testing.T) {
 		{"nothing reached: a rollback is done at once", stopped(progressOf(WavePending), StoppedRollback, 0), 0, ActEnd, 0, EndRolledBack, false, "nothing had been reached"},
 		{"nothing reached: a reject ends as Rejected", stopped(progressOf(WavePending), StoppedReject, 0), 0, ActEnd, 0, EndRejected, false, ""},
 		{"nothing reached in the end: also when something was in flight", stopped(with(progressOf(WaveStopped), func(p *Progress) { p.Back = Back{Begun: true, Ended: true} }), StoppedReject, 0), 0, ActEnd, 0, EndRejected, false, ""},
+		{"a wave that has gone back had been reached: a reject ends as RolledBack", stopped(with(progressOf(WaveBreached, WavePending), func(p *Progress) { p.Back = Back{Begun: true, Ended: true, Scope: 1, Targets: 2} }), StoppedReject, 0), 0, ActEnd, 0, EndRolledBack, false, "is back"},
 		{"a reject takes back what was reached", stopped(progressOf(WaveDone), StoppedReject, 0), 0, ActRollBack, 0, "", false, ""},
 		{"or holds where that is written", with(stopped(progressOf(WaveDone), StoppedReject, 0), func(p *Progress) { p.Plan.Rollback.OnReject = RejectHolds }), 0, ActWait, 0, "", true, "rejected"},
 		{"an abort waits for what is in flight", stopped(progressOf(WaveDraining), StoppedAbort, 0), 0, ActWait, 0, "", false, "safe point"},
