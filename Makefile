@@ -45,6 +45,15 @@ test-full: export CGO_ENABLED := 1
 test-full: peers ## test with the race detector and real peers; installs Debian packages, as root
 	$(GO) test -race -tags full -timeout 30m -p 2 ./...
 
+# More random kills than test-full has. A seed gives the same rollout and the same kills each time, 0 draws one; the limit
+# only ends what hangs.
+KILLS ?= 200
+SEED ?= 0
+
+.PHONY: chaos
+chaos: ## kill servers and workers at random, KILLS=200 times, from SEED on
+	$(GO) test -v -tags full -timeout 6h ./cmd/internal/chaos -run RandomKills -seed $(SEED) -kills $(KILLS)
+
 .PHONY: peers
 peers:
 	@missing() { \
