@@ -184,6 +184,11 @@ func TestJudgeAcquits(t *testing.T) {
 			f.state("c03", policy.Succeeded, true)
 			f.ends(workflows.Succeeded)
 		}),
+		"a request that was lost": with(succeeded(), func(f *forge) {
+			f.scenario.targets[0].dropped = true
+			f.line(0.5, refused, "c01", after, 9, false, "")
+			f.effects[0].why = dropped
+		}),
 		"one target by hand": with(succeeded(), func(f *forge) {
 			f.command(10, workflows.RollBack, workflows.Command{Target: "c01"})
 			f.change("c01", before, 1, 11, 12)

@@ -94,7 +94,7 @@ func (c *court) readLog() {
 				c.fault("%s was asked for twice", e.operation)
 			}
 		case refused:
-			if e.why != "refused fenced" { // a request that came after its worker's death, and too late
+			if e.why != fenced && (e.why != dropped || !t.dropped) {
 				c.fault("%s was refused: %s", e.operation, e.why)
 			}
 		case started:

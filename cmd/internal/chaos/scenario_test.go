@@ -69,6 +69,10 @@ type target struct {
 	leaves bool
 	// stuck has every way back fail.
 	stuck bool
+	// slow is how long the site holds back its answer to the first asking in each direction, so that something dies in
+	// between; lost has it not come at all, and dropped has the first asking itself not arrive. A simulated site only.
+	slow          time.Duration
+	lost, dropped bool
 }
 
 // moment is when something is done: once the effect log has so many lines, of a kill so many more than at the one before
@@ -146,6 +150,20 @@ func draw(seed uint64) scenario {
 	s.drawTargets(r)
 	s.drawCommands(r)
 	s.drawKills(r)
+	for i := range s.targets {
+		if s.executor != "sim" {
+			break // no script's answer goes over a wire
+		}
+		t := &s.targets[i]
+		switch {
+		case oneIn(r, 3):
+			t.slow = millis(r, 100, 2500)
+		case oneIn(r, 12):
+			t.lost = true
+		case oneIn(r, 20):
+			t.dropped = true
+		}
+	}
 	return s
 }
 
@@ -290,6 +308,14 @@ func (s scenario) String() string {
 				b.WriteString(" (does not go back)")
 			case t.fails != 0:
 				fmt.Fprintf(&b, " (fails %d times, leaves the new version: %t)", t.fails, t.leaves)
+			}
+			switch {
+			case t.slow > 0:
+				fmt.Fprintf(&b, " (answers after %s)", t.slow)
+			case t.lost:
+				b.WriteString(" (its answer is lost)")
+			case t.dropped:
+				b.WriteString(" (its request is lost)")
 			}
 		}
 	}

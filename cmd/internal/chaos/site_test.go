@@ -24,6 +24,12 @@ const (
 	refused  = "refused"  // nothing of it begins
 )
 
+// Why nothing begins, although all is as it must be.
+const (
+	dropped = "dropped"        // the request was lost
+	fenced  = "refused fenced" // it came after its worker's death, and too late
+)
+
 // effect is one line of an effect log, whoever wrote it.
 type effect struct {
 	what      string
@@ -81,6 +87,16 @@ func newSimSite(t *testing.T, s scenario) *simSite {
 		if target.stuck {
 			world.Failures = append(world.Failures, fleet.Failure{Match: only, Version: before})
 		}
+		for _, version := range []string{before, after} {
+			switch {
+			case target.slow > 0:
+				world.DelayReplies = append(world.DelayReplies, fleet.Delay{Match: only, Version: version, Times: 1, Delay: target.slow})
+			case target.lost:
+				world.LoseReplies = append(world.LoseReplies, fleet.Loss{Match: only, Version: version, Times: 1})
+			case target.dropped:
+				world.LoseRequests = append(world.LoseRequests, fleet.Loss{Match: only, Version: version, Times: 1})
+			}
+		}
 	}
 	path := filepath.Join(t.TempDir(), "effects.ndjson")
 	f, err := fleet.New(world, path)
@@ -114,8 +130,10 @@ func (s *simSite) log() []effect {
 			one.what = started
 		case fleet.KindFinished:
 			one.what, one.failed, one.runs = finished, e.Result != string(fleet.Succeeded), e.Runs
-		case fleet.KindRefused, fleet.KindRepeated, fleet.KindDropped:
+		case fleet.KindRefused, fleet.KindRepeated:
 			one.what, one.why = refused, string(e.Kind)+" "+e.Result
+		case fleet.KindDropped:
+			one.what, one.why = refused, dropped
 		case fleet.KindStart, fleet.KindRestarted, fleet.KindFenced, fleet.KindReleased:
 			continue
 		}
