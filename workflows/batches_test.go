@@ -236,3 +236,37 @@ func TestBatchesTakeOrders(t *testing.T) {
 		t.Errorf("the soak did not begin anew after the retry: it took %v", took)
 	}
 }
+
+// No slot is idle at the border between two batches: each target is asked when a whole wave would ask it, and where there are
+// so many slots that one alone is not told of at once, a second later at most.
+func TestBatchesLeaveNoSlotIdle(t *testing.T) {
+	for _, tt := range []struct {
+		n, batches, concurrency int
+		slack                   time.Duration
+	}{{30, 3, 4, 0}, {30, 7, 5, 0}, {160, 3, 50, 3 * time.Second}} {
+		t.Run(fmt.Sprintf("%d at a time", tt.concurrency), func(t *testing.T) {
+			w := inBatches(t, tt.n, tt.batches, policy.WaveRule{MaxConcurrency: amount(tt.concurrency)})
+			takes, slots := map[string]time.Duration{}, make([]time.Time, tt.concurrency)
+			want := map[string]time.Time{}
+			for i, line := range applies(tt.n) {
+				name := strings.Fields(line)[1]
+				takes["apply "+name] = time.Duration(10+(i*7)%13) * time.Minute
+				// The slot that is free first takes it.
+				slices.SortFunc(slots, time.Time.Compare)
+				want[name] = slots[0]
+				slots[0] = slots[0].Add(takes["apply "+name])
+			}
+			w.hangChanges(takes)
+			if s := w.run(); s.State != Succeeded {
+				t.Fatalf("state %s (%s), %v", s.State, s.Reason, s.Counts)
+			}
+			first := w.fleet.at[0]
+			for i, line := range w.fleet.log() {
+				name := strings.Fields(line)[1]
+				if late := w.fleet.at[i].Sub(first) - want[name].Sub(time.Time{}); late < 0 || late > tt.slack {
+					t.Errorf("%s was asked %v later than a slot was free for it", name, late)
+				}
+			}
+		})
+	}
+}
