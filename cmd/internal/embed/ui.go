@@ -30,6 +30,17 @@ func (s *Server) startUI(ctx context.Context) error {
 			// The page must not call home either.
 			DisableNewsFetch: true,
 			HideLogs:         true,
+			// A terminated rollout leaves its targets where they are, with children that nobody tells to stop; a reset one
+			// forgets what it asked for; a paused one hears no stop; a workflow started like a target's changes it beside
+			// every rule; an activity that is run again may ask for a change twice. Cancelling stays, because it aborts, and
+			// nothing here takes updates. Whoever must can still do all of it with Temporal's own CLI.
+			WorkflowTerminateDisabled: true,
+			WorkflowResetDisabled:     true,
+			WorkflowPauseDisabled:     true,
+			WorkflowUpdateDisabled:    true,
+			StartWorkflowDisabled:     true,
+			ActivityCommandsDisabled:  true,
+			BatchActionsDisabled:      true, // they offer a reset, whatever the others say
 			// A Secure cookie would not be kept for http://127.0.0.1 by every browser.
 			CORS: uiconfig.CORS{CookieInsecure: true},
 		}),
