@@ -12,7 +12,7 @@ import (
 // Bundle brings uploaded documents into the ledger: parts come as signals, are stored as they come, and are put
 // together and checked against their digest at the end. It ends by itself when the sender does not go on.
 func Bundle(ctx workflow.Context, in BundleInput) error {
-	parts := workflow.GetSignalChannelWithOptions(ctx, chunkSignal, workflow.SignalChannelOptions{Description: "From the CLI only: one part of the documents."})
+	parts := workflow.GetSignalChannelWithOptions(ctx, chunkSignal, workflow.SignalChannelOptions{Description: "Not for operators: the command line sends the documents with it, a part at a time."})
 	stored := map[int]bool{}
 	for len(stored) < in.Chunks {
 		var part BundleChunk

@@ -29,7 +29,7 @@ func (r *rollout) listen(cancellable, ctx workflow.Context) {
 			}
 		})
 	}
-	reports := workflow.GetSignalChannelWithOptions(ctx, reportSignal, workflow.SignalChannelOptions{Description: "From waves and rollbacks only."})
+	reports := workflow.GetSignalChannelWithOptions(ctx, reportSignal, workflow.SignalChannelOptions{Description: "Not for operators: waves and rollbacks report with it."})
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		for {
 			var report Report

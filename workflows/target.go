@@ -131,7 +131,7 @@ func listen(cancellable, ctx workflow.Context, set func(workflow.Context, policy
 		set(ctx, c)
 	}
 	channel := workflow.GetSignalChannelWithOptions(ctx, controlSignal, workflow.SignalChannelOptions{
-		Description: "From the parent workflow only: run, pause, finish or stop. Operators send commands to the Rollout."})
+		Description: "Not for operators: the parent workflow tells with it to run, pause, finish or stop. Commands go to the Rollout."})
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		for {
 			var c policy.Control

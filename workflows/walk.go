@@ -548,7 +548,7 @@ func (w *walk) setup(cancellable, ctx workflow.Context) error {
 	}
 	listen(cancellable, ctx, w.control)
 	orders := workflow.GetSignalChannelWithOptions(ctx, targetSignal, workflow.SignalChannelOptions{
-		Description: "From the Rollout only. Operators send commands to the Rollout."})
+		Description: "Not for operators: the Rollout passes commands on with it. Commands go to the Rollout."})
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		for {
 			var o Order
