@@ -149,6 +149,14 @@ func (r *rollout) markdown() string {
 	if answer := r.howToAnswer(); answer != "" {
 		fmt.Fprintf(&b, "\nMore Actions, Send a Signal: %s\n", answer)
 	}
+	// Above the waves, where a person who has just mistyped sees it, and where no length cuts it off.
+	shown := 0
+	for n := len(r.receipts) - 1; n >= 0 && shown < 3; n-- {
+		if c := r.receipts[n]; !c.Accepted && !c.Pending {
+			fmt.Fprintf(&b, "\nRefused: %s by %s: %s\n", c.Name, escape(cmp.Or(c.By, "somebody")), verbatim(clip(c.Answer, 200)))
+			shown++
+		}
+	}
 	if len(r.progress.Waves) > 0 {
 		b.WriteString("\n| wave | state | size | done | failed | in flight |\n|---|---|---|---|---|---|\n")
 	}
@@ -170,13 +178,6 @@ func (r *rollout) markdown() string {
 	} else if r.byHand.ByHand {
 		back := r.byHandStatus()
 		fmt.Fprintf(&b, "\nRollback %s; %d targets so far, %d in flight\n", escape(clip(back.Cause, 200)), back.Targets, back.InFlight)
-	}
-	shown := 0
-	for n := len(r.receipts) - 1; n >= 0 && shown < 3; n-- {
-		if c := r.receipts[n]; !c.Accepted && !c.Pending {
-			fmt.Fprintf(&b, "\nRefused: %s by %s: %s\n", c.Name, escape(cmp.Or(c.By, "somebody")), escape(clip(c.Answer, 200)))
-			shown++
-		}
 	}
 	return clip(b.String(), maxDetails)
 }
@@ -241,3 +242,9 @@ func (w *walk) show(ctx workflow.Context) {
 func escape(text string) string { return plain.Replace(text) }
 
 var plain = strings.NewReplacer("\\", "\\\\", "|", "\\|", "<", "&lt;", ">", "&gt;", "*", "\\*", "_", "\\_", "`", "'", "[", "\\[", "]", "\\]", "\r", " ", "\n", " ")
+
+// verbatim shows a text as it is. Elsewhere the UI makes typographic quotes of straight ones, and JSON that an operator
+// copies from there is refused.
+func verbatim(text string) string {
+	return "`" + strings.NewReplacer("`", "'", "\r", " ", "\n", " ").Replace(text) + "`"
+}

@@ -111,7 +111,7 @@ func TestTheTemporalUIShowsHowToAnswer(t *testing.T) {
 		}
 	}
 	details := metadata.GetCurrentDetails()
-	for _, want := range []string{"needs 1 approval more", "`approve` `{\"by\":\"you\",\"wave\":1}`", "| 1 all | awaiting approval | 2 |", "Refused: resume by &lt;b&gt;bob&lt;/b&gt;: it is not paused"} {
+	for _, want := range []string{"needs 1 approval more", "`approve` `{\"by\":\"you\",\"wave\":1}`", "| 1 all | awaiting approval | 2 |", "Refused: resume by &lt;b&gt;bob&lt;/b&gt;: `it is not paused"} {
 		if !strings.Contains(details, want) {
 			t.Errorf("the details do not say %q:\n%s", want, details)
 		}
