@@ -11,8 +11,9 @@ VERSION_VAR := github.com/seed-a0a4f4e3/sluice/cmd/internal/cli.version
 GOLANGCI_LINT := $(BIN)/golangci-lint-v2.15.0
 WORKFLOWCHECK := $(BIN)/workflowcheck-v0.6.0
 
-# Debian packages of test-full: a C compiler for the race detector, and the real peers of the metric providers.
-PEERS := gcc libc6-dev prometheus victoria-metrics
+# Debian packages of test-full: a C compiler for the race detector, the real peers of the metric providers, and a browser
+# for the Temporal UI.
+PEERS := gcc libc6-dev prometheus victoria-metrics chromium
 
 # One setting for everything but the race detector, so that its build cache is filled once.
 export CGO_ENABLED := 0
@@ -42,7 +43,7 @@ test: ## vet and test; needs Go and make only
 # the race detector on two cores, so the limit only ends what hangs.
 .PHONY: test-full
 test-full: export CGO_ENABLED := 1
-test-full: peers ## test with the race detector and real peers; installs Debian packages, as root
+test-full: peers ## test with the race detector, real peers and a browser; installs Debian packages, as root
 	$(GO) test -race -tags full -timeout 30m -p 2 ./...
 
 # More random kills than test-full has. A seed gives the same rollout and the same kills each time, 0 draws one; the limit
