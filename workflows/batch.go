@@ -116,7 +116,7 @@ func Batch(cancellable workflow.Context, in BatchInput) (BatchResult, error) {
 	if err := w.setup(cancellable, ctx); err != nil {
 		return BatchResult{}, err
 	}
-	leases := workflow.GetSignalChannelWithOptions(ctx, leaseSignal, workflow.SignalChannelOptions{Description: "From the Wave only."})
+	leases := workflow.GetSignalChannelWithOptions(ctx, leaseSignal, workflow.SignalChannelOptions{Description: "Not for operators: the Wave gives out slots with it."})
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		for {
 			var l Lease

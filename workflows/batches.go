@@ -90,7 +90,7 @@ func (b *batched) setup(cancellable, ctx workflow.Context) error {
 	}
 	listen(cancellable, ctx, b.control)
 	orders := workflow.GetSignalChannelWithOptions(ctx, targetSignal, workflow.SignalChannelOptions{
-		Description: "From the Rollout only. Operators send commands to the Rollout."})
+		Description: "Not for operators: the Rollout passes commands on with it. Commands go to the Rollout."})
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		for {
 			var o Order
@@ -98,7 +98,7 @@ func (b *batched) setup(cancellable, ctx workflow.Context) error {
 			b.order(ctx, o)
 		}
 	})
-	reports := workflow.GetSignalChannelWithOptions(ctx, batchSignal, workflow.SignalChannelOptions{Description: "From the wave's batches only."})
+	reports := workflow.GetSignalChannelWithOptions(ctx, batchSignal, workflow.SignalChannelOptions{Description: "Not for operators: batches report with it."})
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		for {
 			var r BatchReport

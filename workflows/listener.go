@@ -37,7 +37,7 @@ func (r *rollout) listen(cancellable, ctx workflow.Context) {
 			r.heard(ctx, report)
 		}
 	})
-	outcomes := workflow.GetSignalChannelWithOptions(ctx, outcomeSignal, workflow.SignalChannelOptions{Description: "From batches only."})
+	outcomes := workflow.GetSignalChannelWithOptions(ctx, outcomeSignal, workflow.SignalChannelOptions{Description: "Not for operators: batches say with it what came of their targets."})
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		for {
 			var o BatchOutcome

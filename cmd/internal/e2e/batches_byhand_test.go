@@ -3,9 +3,12 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/oklog/ulid/v2"
+	historypb "go.temporal.io/api/history/v1"
 
 	"github.com/seed-a0a4f4e3/sluice/executors/sim/fleet"
 	"github.com/seed-a0a4f4e3/sluice/policy"
@@ -39,6 +42,7 @@ func TestWhatIsEndedByHandAmongBatches(t *testing.T) {
 			hang := clusters(4, 7)
 			adverse.Failures = []fleet.Failure{{Match: fleet.Match{Targets: hang}, Version: "v2", Hang: true}}
 			l, s := newLane(t), newSimSite(t, adverse)
+			l.patience = 10 * time.Minute // each of a lost batch's clusters is looked at
 			l.startWorker()
 			in := l.start(s.documents(n, "  - waves: [{name: all, select: 'true', maxConcurrency: 4}]\n"), "v2")
 			eventually(t, "four hang", func() bool {
@@ -57,6 +61,14 @@ func TestWhatIsEndedByHandAmongBatches(t *testing.T) {
 			}
 			if err != nil {
 				t.Fatal(err)
+			}
+			if test.batch != 1 {
+				// What is released before that would make room for the next.
+				eventually(t, "the first batch is told to stop", func() bool {
+					return slices.ContainsFunc(l.history(workflows.BatchID(in.Environment, in.Deployment, in.Rollout, 1, 1)), func(e *historypb.HistoryEvent) bool {
+						return e.GetWorkflowExecutionCancelRequestedEventAttributes() != nil || e.GetWorkflowExecutionSignaledEventAttributes().GetSignalName() == controlSignal
+					})
+				}, func() string { return "" })
 			}
 			for _, name := range hang {
 				answer, err := http.Post(s.url+"/targets/"+name+"/release", "", nil) //nolint:noctx // a fleet of this process
