@@ -175,7 +175,7 @@ func TestFloorWorkerIsSetAsTheWorker(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"pollers": strconv.Itoa(pollers), "workflowTasks": strconv.Itoa(workflowTasks), "controlActivities": strconv.Itoa(controlActivities),
-		"targetActivities": `2 \* workflows\.MaxWaveTargets`,
+		"targetActivities": `2 \* workflows\.MaxBatchTargets`,
 	} {
 		if !regexp.MustCompile(`\n\t` + name + ` += ` + want + `\n`).Match(source) {
 			t.Errorf("the worker's %s are no longer %s, as the floor's", name, want)

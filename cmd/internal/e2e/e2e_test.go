@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"fmt"
@@ -73,7 +74,7 @@ type lane struct {
 	data      string
 	worker    *wire.Worker
 	options   wire.Options
-	patience  time.Duration // ends what hangs
+	patience  time.Duration // ends what hangs; 0: usualPatience
 }
 
 // newLane makes a namespace; no worker polls it yet.
@@ -87,7 +88,7 @@ func newLane(t *testing.T) *lane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lane{t: t, namespace: name, client: c, data: t.TempDir(), patience: 2 * time.Minute}
+	l := &lane{t: t, namespace: name, client: c, data: t.TempDir()}
 	l.options = wire.Options{DataDir: l.data, Namespace: name, Logger: quiet()}
 	t.Cleanup(func() {
 		l.stopWorker()
@@ -207,7 +208,7 @@ func (l *lane) status() (workflows.RolloutStatus, error) {
 func (l *lane) until(what string, holds func(workflows.RolloutStatus) bool) workflows.RolloutStatus {
 	l.t.Helper()
 	var last workflows.RolloutStatus
-	eventuallyWithin(l.t, l.patience, what, func() bool {
+	eventuallyWithin(l.t, cmp.Or(l.patience, usualPatience), what, func() bool {
 		s, err := l.status()
 		if err == nil {
 			last = s
@@ -233,10 +234,13 @@ func timeline(s workflows.RolloutStatus) string {
 	return b.String()
 }
 
-// eventually waits up to two minutes for a condition, looking every 50 ms.
+// usualPatience only ends what hangs.
+const usualPatience = 2 * time.Minute
+
+// eventually waits for a condition, looking every 50 ms.
 func eventually(t *testing.T, what string, holds func() bool, last func() string) {
 	t.Helper()
-	eventuallyWithin(t, 2*time.Minute, what, holds, last)
+	eventuallyWithin(t, usualPatience, what, holds, last)
 }
 
 func eventuallyWithin(t *testing.T, patience time.Duration, what string, holds func() bool, last func() string) {

@@ -35,7 +35,8 @@ const RunCommand = "run-command"
 // How much one worker does at once. Activities mostly wait for outside systems, so that their number is bounded by the
 // connections that those bear, not by processors.
 const (
-	// targetActivities is two for each target of the largest wave.
+	// targetActivities is how many steps of targets one worker follows at once; what is more than that in flight waits for
+	// one of them, or for another worker.
 	targetActivities = 2 * workflows.MaxBatchTargets
 	// controlActivities are the ledger's, which take milliseconds, and one soak for each open wave.
 	controlActivities = 200
