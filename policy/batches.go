@@ -67,9 +67,9 @@ func (s WaveState) Untried() int {
 	return n
 }
 
-// stuck reports whether nothing starts, now or later by itself, and nothing is in flight; a lack of slots is no reason.
-func (s WaveState) stuck(chosen choice, c WaveCounts) bool {
-	return chosen.stuck(c) && (s.Beside == nil || s.Room() == 0)
+// stuck reports whether no candidate starts, now or later by itself, and nothing is in flight; a lack of slots is no reason.
+func (s WaveState) stuck(chosen choice, c WaveCounts, candidate func(TargetProgress) bool) bool {
+	return chosen.stuck(c) && (s.Beside == nil || s.roomFor(candidate, s.metHere()) == 0)
 }
 
 // Room is how many slots the targets could use, those included that they do: what waits for anything but a slot or its
@@ -85,11 +85,15 @@ func (s WaveState) Room() int {
 
 func (s WaveState) roomFor(candidate func(TargetProgress) bool, met []bool) int {
 	flying, next := make([]int, len(s.Paces)+1), make([]int, len(s.Paces)+1)
+	blocked := make([]bool, len(s.Paces)+1) // what starts one after the other waits for the first that waits
 	for i, t := range s.Targets {
 		switch {
 		case t.InFlight && t.State != Restoring:
 			flying[t.Pace]++
-		case candidate(t) && s.unmet(i, met) < 0 && s.turn(t.Pace):
+		case !candidate(t):
+		case s.unmet(i, met) >= 0:
+			blocked[t.Pace] = t.Pace > 0 && !s.Paces[t.Pace-1].Overlap
+		case s.turn(t.Pace) && !blocked[t.Pace]:
 			next[t.Pace]++
 		}
 	}
@@ -111,18 +115,21 @@ func (s WaveState) roomFor(candidate func(TargetProgress) bool, met []bool) int 
 // flight; [0] is for those that keep none.
 func (s WaveState) Uses() (uses, flying []bool) {
 	uses, flying = make([]bool, len(s.Paces)+1), make([]bool, len(s.Paces)+1)
-	for _, t := range s.Targets {
+	met := s.metHere()
+	for i, t := range s.Targets {
 		if t.Pace == 0 && s.MaxUnpaced == 0 {
 			continue
 		}
 		overlap := t.Pace > 0 && s.Paces[t.Pace-1].Overlap
+		// What waits for others holds only those up that must start after it.
+		passed := (t.Pace == 0 || overlap) && s.unmet(i, met) >= 0
 		switch {
 		case t.InFlight:
 			// Where starts may overlap, the next one waits for no end.
 			uses[t.Pace] = uses[t.Pace] || !overlap
 			flying[t.Pace] = flying[t.Pace] || !overlap
 		case t.State == Pending, s.Beside != nil && s.Beside.Again && unreached(t):
-			uses[t.Pace] = true
+			uses[t.Pace] = uses[t.Pace] || !passed
 		}
 	}
 	return uses, flying

@@ -182,17 +182,19 @@ func DecideWave(s WaveState, now time.Time) WaveDecision {
 	if s.Control == ControlPause && (c.Pending > 0 || c.InFlight > 0 || again > 0) {
 		return WaveDecision{Phase: WaveRunning, Reason: "paused: nothing new starts"}
 	}
+	behind := "" // why nothing of a batch starts that has not been tried
 	if c.Pending > 0 {
 		slots := Slots(SlotQuery{Concurrency: s.MaxConcurrency, InFlight: c.InFlight, Pending: c.Pending, Bounds: s.bounds(all)})
 		chosen := s.choose(now, slots, pending, false)
 		d := WaveDecision{Phase: WaveRunning, Start: chosen.start, Next: chosen.next, Waiting: chosen.waiting, Waits: chosen.waits, Waiters: chosen.waiters}
 		switch {
-		case !s.stuck(chosen, c):
+		case !s.stuck(chosen, c, pending):
 			return d
 		case s.Beside != nil:
 			if d.Stuck = chosen.why(); again == 0 || !s.Beside.Again {
 				return d
 			}
+			behind = d.Stuck
 		case again == 0:
 			return chosen.holding(d, c)
 		}
@@ -207,7 +209,7 @@ func DecideWave(s WaveState, now time.Time) WaveDecision {
 		d := WaveDecision{Phase: WaveRunning, Reason: "trying again what was out of reach", Again: chosen.start, Next: chosen.next,
 			Waiting: chosen.waiting, Waits: chosen.waits, Waiters: chosen.waiters}
 		if s.Beside != nil {
-			if s.stuck(chosen, c) {
+			if d.Stuck = behind; s.stuck(chosen, c, unreached) {
 				d.Stuck = chosen.why()
 			}
 			return d

@@ -98,6 +98,8 @@ type share struct {
 	soak, soaked int // the newest soak that was begun, and ended
 	report       BatchReport
 	reporting    bool
+	// over is how many targets were in flight beyond the slots at the last report: those on their way back.
+	over int
 	// flush is on while slots that were given back wait for a few more before they are told of.
 	flush, overdue bool
 }
@@ -211,7 +213,7 @@ func (w *walk) tellShare(ctx workflow.Context, d policy.WaveDecision) {
 		w.flushLater(ctx, now)
 		return
 	}
-	s.report, s.reporting, s.overdue = now, true, false
+	s.report, s.reporting, s.overdue, s.over = now, true, false, w.over()
 	arrival := workflow.SignalExternalWorkflow(ctx, WaveID(w.subject.Environment, w.subject.Deployment, w.subject.Rollout, w.number), "", batchSignal, now)
 	workflow.Go(ctx, func(ctx workflow.Context) {
 		// An error means that the Wave is gone; a cancellation of this workflow is on its way.
@@ -238,6 +240,9 @@ func (w *walk) flushLater(ctx workflow.Context, now BatchReport) {
 		w.changed = true
 	})
 }
+
+// over is how many targets are in flight beyond the batch's slots.
+func (w *walk) over() int { return max(0, w.state.Count().InFlight-w.state.MaxConcurrency) }
 
 // batchReport is how the batch stands.
 func (w *walk) batchReport(d policy.WaveDecision) BatchReport {
@@ -275,6 +280,8 @@ func (w *walk) worthTelling(now BatchReport) bool {
 		return true
 	case now.Room > was.Room && now.Room > w.state.MaxConcurrency:
 		return true // it could use more
+	case w.over() < w.share.over:
+		return true // what one on its way back occupied is free, and nothing else may ever be told
 	}
 	for k := range now.Flying {
 		if now.Flying[k] != was.Flying[k] && !now.Turns[k] {

@@ -270,3 +270,84 @@ func TestBatchesLeaveNoSlotIdle(t *testing.T) {
 		})
 	}
 }
+
+// A target that failed is on its way back beyond its batch's slots. When it is there its slot is free, and the wave must hear
+// of it although nothing else has happened: without that a wave with one slot stood still for ever.
+func TestBatchesUseTheSlotOfAWayBackAgain(t *testing.T) {
+	w := inBatches(t, 60, 2, policy.WaveRule{MaxConcurrency: amount(1), MaxFailures: amount(1)})
+	w.fleet.on["apply t05"] = fails("stuck")
+	w.send(time.Hour, Abort, nil)
+	s := w.run()
+	if s.State != SucceededWithFailures || s.Counts[policy.Succeeded] != 59 {
+		t.Errorf("state %s (%s), %v", s.State, s.Reason, s.Counts)
+	}
+}
+
+// What goes back goes in the order in which it was changed, or against it, across batches: a target that waited for another goes
+// before it where the newest go first.
+func TestBatchesGoBackInTheOrderOfTheirStarts(t *testing.T) {
+	w := inBatches(t, 8, 2, policy.WaveRule{MaxConcurrency: amount(1), Soak: policy.Duration(time.Hour)},
+		policy.Policy{Name: "after", Selectors: []policy.Selector{{Resource: "t01"}}, WaitFor: []policy.WaitFor{{Name: "t08", Kind: policy.WaitForTarget}}},
+		policy.Policy{Name: "back", Rollback: &policy.Rollback{Order: policy.OrderNewest, MaxConcurrency: amount(1)}})
+	hangs := map[string]time.Duration{}
+	for i := range 8 {
+		hangs[fmt.Sprintf("apply t%02d", i+1)] = time.Minute
+	}
+	w.hangChanges(hangs)
+	w.send(30*time.Minute, RollBack, nil)
+	s := w.run()
+	var back []string
+	for _, line := range w.fleet.log()[8:] {
+		back = append(back, strings.Fields(line)[1])
+	}
+	if want := []string{"t01", "t08", "t07", "t06", "t05", "t04", "t03", "t02"}; !slices.Equal(back, want) {
+		t.Errorf("%s (%s): %v went back", s.State, s.Reason, back)
+	}
+}
+
+// Where only some targets keep a pace, the others start in no order: one that waits for what has failed must not keep those of
+// later batches from their turn.
+func TestBatchesPassOverWhatWaitsForOthers(t *testing.T) {
+	names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+	p := policy.Policy{Name: "p", FailureThreshold: &policy.FailureThreshold{MaxFailures: amount(1)}}
+	w := newWorldOf(t, []policy.Policy{p,
+		{Name: "pace", Selectors: []policy.Selector{{Resource: "c,g"}}, Gradual: &policy.GradualRollout{Type: policy.Linear, Interval: policy.Duration(time.Minute), Overlap: true}},
+		{Name: "after", Selectors: []policy.Selector{{Resource: "b,c"}}, WaitFor: []policy.WaitFor{{Name: "a", Kind: policy.WaitForTarget}}}}, names...)
+	w.replan(func(p *policy.Plan) { p.Waves[0].Batches, p.Waves[0].Budget.MaxFailures = 2, *amount(1) })
+	w.fleet.on["apply a"] = refuses
+	var held RolloutStatus
+	w.env.RegisterDelayedCallback(func() { held = w.status() }, time.Hour)
+	w.send(2*time.Hour, Abort, nil)
+	w.run()
+	if held.State != Holding || held.Counts[policy.Succeeded] != 5 || held.Counts[policy.Waiting] != 2 {
+		t.Errorf("%s (%s), %v, asked %v", held.State, held.Reason, held.Counts, w.fleet.log())
+	}
+}
+
+// Where targets start one after the other, one that waits for what has failed holds up all after it. That is for a person, and
+// not for slots to change.
+func TestBatchesHoldForAPersonWhereAPaceIsBlocked(t *testing.T) {
+	p := policy.Policy{Name: "p", FailureThreshold: &policy.FailureThreshold{MaxFailures: amount(1)}}
+	w := newWorldOf(t, []policy.Policy{p, {Name: "pace", Gradual: &policy.GradualRollout{Type: policy.Linear}},
+		{Name: "after", Selectors: []policy.Selector{{Resource: "c"}}, WaitFor: []policy.WaitFor{{Name: "a", Kind: policy.WaitForTarget}}}}, "a", "b", "c", "d", "e", "f", "g", "h")
+	w.replan(func(p *policy.Plan) { p.Waves[0].Batches, p.Waves[0].Budget.MaxFailures = 2, *amount(1) })
+	w.fleet.on["apply a"] = refuses
+	var held RolloutStatus
+	w.env.RegisterDelayedCallback(func() { held = w.status() }, time.Hour)
+	w.send(2*time.Hour, Abort, nil)
+	w.run()
+	if held.State != Holding || held.Counts[policy.Succeeded] != 1 || held.Counts[policy.Waiting] != 6 {
+		t.Errorf("%s (%s), %v, asked %v", held.State, held.Reason, held.Counts, w.fleet.log())
+	}
+}
+
+// What others of the same batch wait for may be out of reach only for now: it is tried again although they have not started.
+func TestBatchesTryAgainWhatOthersWaitFor(t *testing.T) {
+	w := inBatches(t, 6, 2, policy.WaveRule{MaxConcurrency: amount(2), MaxFailures: amount(2)},
+		policy.Policy{Name: "after", Selectors: []policy.Selector{{Resource: "t02,t06"}}, WaitFor: []policy.WaitFor{{Name: "t01", Kind: policy.WaitForTarget}}})
+	w.fleet.unreachable["t01"] = readAttempts
+	w.send(time.Hour, Abort, nil)
+	if s := w.run(); s.State != Succeeded || s.Counts[policy.Succeeded] != 6 {
+		t.Errorf("state %s (%s), %v", s.State, s.Reason, s.Counts)
+	}
+}

@@ -177,6 +177,16 @@ func newWorld(t *testing.T, p policy.Policy, names ...string) *world {
 // newWorldOf is newWorld with any policies.
 func newWorldOf(t *testing.T, policies []policy.Policy, names ...string) *world {
 	t.Helper()
+	w, err := tryWorld(t, policies, names...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// tryWorld is newWorldOf for policies that may be refused.
+func tryWorld(t *testing.T, policies []policy.Policy, names ...string) (*world, error) {
+	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(log.NewStructuredLogger(slog.New(slog.DiscardHandler)))
 	w := &world{t: t, env: suite.NewTestWorkflowEnvironment(), fleet: newFleet(names...), ledger: ledgertest.NewMemory()}
@@ -210,7 +220,7 @@ func newWorldOf(t *testing.T, policies []policy.Policy, names ...string) *world 
 	}
 	plan, err := policy.MakePlan(bundle, request, matches)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	if err := w.ledger.PutBlob(context.Background(), ledger.Bundle, "sha256:b", nil); err != nil {
 		t.Fatal(err)
@@ -228,7 +238,7 @@ func newWorldOf(t *testing.T, policies []policy.Policy, names ...string) *world 
 	w.acts = a
 	Register(w.env, onlyTargets{w.env}, a)
 	w.input = RolloutInput{Rollout: "R1", Mode: ModeRollout, Deployment: "web", Environment: "prod", Version: policy.Version{Name: "v2"}, BundleDigest: "sha256:b", By: "ann"}
-	return w
+	return w, nil
 }
 
 // evaluateName knows "true" and "name in a,b": enough to put targets into waves.

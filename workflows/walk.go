@@ -23,8 +23,10 @@ type TargetOutcome struct {
 	State   policy.TargetState `json:"state"`
 	Reason  string             `json:"reason,omitempty"`
 	Attempt int                `json:"attempt,omitempty"`
-	// Started is its place in the wave's order of starts.
+	// Started is its place in the order of starts: of its wave, or of its batch. Begun is when that was, in milliseconds, where
+	// batches share a wave.
 	Started   int    `json:"started,omitempty"`
+	Begun     int64  `json:"begun,omitempty"`
 	Reached   bool   `json:"reached,omitempty"`
 	From      string `json:"from,omitempty"`
 	FromKnown bool   `json:"fromKnown,omitempty"`
@@ -89,7 +91,8 @@ type targetDetail struct {
 	broken    bool  // its change failed, so that it may run neither version
 	line      *line // to the present attempt
 	baselines map[int]map[string]any
-	failure   string // why its change failed, while it goes back
+	failure   string    // why its change failed, while it goes back
+	first     time.Time // when its first attempt began
 	// begun is when its last attempt began; recalled: what it waits for went back before that had asked for the change.
 	begun    time.Time
 	recalled bool
@@ -218,7 +221,7 @@ func (w *walk) attempt(ctx workflow.Context, i int, direction executors.Directio
 	t.Attempt++
 	if t.Started == 0 {
 		w.started++
-		t.Started = w.started
+		t.Started, d.first = w.started, workflow.Now(ctx)
 	}
 	t.InFlight, t.State, t.Reason = true, policy.Applying, ""
 	if direction == executors.Apply && t.Pace > 0 {
@@ -499,8 +502,12 @@ func (w *walk) outcomes() []TargetOutcome {
 
 func (w *walk) outcome(i int) TargetOutcome {
 	t := w.state.Targets[i]
-	return TargetOutcome{Name: t.Name, Wave: w.details[i].wave, State: t.State, Reason: t.Reason, Attempt: t.Attempt, Started: t.Started,
+	o := TargetOutcome{Name: t.Name, Wave: w.details[i].wave, State: t.State, Reason: t.Reason, Attempt: t.Attempt, Started: t.Started,
 		Reached: t.Reached, From: t.From, FromKnown: t.FromKnown, Counted: t.Counted, ByHand: t.ByHand}
+	if w.share != nil && t.Started > 0 {
+		o.Begun = w.details[i].first.UnixMilli()
+	}
+	return o
 }
 
 // targetStatus is one target for people.

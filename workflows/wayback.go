@@ -175,7 +175,9 @@ func (r *rollout) reached(w *wayBack, tried map[string]bool) []TargetOutcome {
 				out = append(out, t)
 			}
 		}
-		slices.SortStableFunc(out[first:], func(a, b TargetOutcome) int { return cmp.Compare(a.Started, b.Started) })
+		slices.SortStableFunc(out[first:], func(a, b TargetOutcome) int {
+			return cmp.Or(cmp.Compare(a.Begun, b.Begun), cmp.Compare(a.Started, b.Started))
+		})
 	}
 	if r.progress.Plan.Rollback.Order == policy.OrderNewest {
 		slices.Reverse(out)

@@ -24,27 +24,13 @@ type batchView struct {
 // heardBatch takes what a stopped batch has let go.
 func (r *rollout) heardBatch(report Report) {
 	if view := r.viewOf(report.Wave, report.Batch); view != nil && report.Sequence > view.report.Sequence {
-		for n := range report.Reached {
-			report.Reached[n].Started = inWave(report.Batch, report.Reached[n].Started)
-		}
 		view.report = report
 	}
-}
-
-// inWave makes a target's place in the order of its batch's starts one in that of the wave, where earlier batches come first.
-func inWave(batch, started int) int {
-	if started == 0 {
-		return 0
-	}
-	return (batch-1)*policy.BatchTargets + started
 }
 
 // batchEnded takes what came of a batch's targets.
 func (r *rollout) batchEnded(o BatchOutcome) {
 	if view := r.viewOf(o.Wave, o.Batch); view != nil && view.outcome == nil && !view.lost {
-		for n := range o.Targets {
-			o.Targets[n].Started = inWave(o.Batch, o.Targets[n].Started)
-		}
 		view.outcome = &o
 		r.changed = true
 	}
@@ -64,7 +50,8 @@ func (r *rollout) released(i int) (stopped bool, reached []TargetOutcome) {
 		return r.reports[i].Stopped, r.reports[i].Reached
 	}
 	stopped = true
-	for _, view := range r.batched[i] {
+	for n, view := range r.batched[i] {
+		first := len(reached)
 		switch {
 		case view.outcome != nil:
 			reached = append(reached, view.outcome.Targets...)
@@ -74,8 +61,20 @@ func (r *rollout) released(i int) (stopped bool, reached []TargetOutcome) {
 		default:
 			stopped = false
 		}
+		r.ordered(i, n, reached[first:])
 	}
 	return stopped, reached
+}
+
+// ordered makes the places that targets have in their batch's order of starts places in the wave's: those that began in the
+// same moment stand in the order of the batches.
+func (r *rollout) ordered(i, batch int, targets []TargetOutcome) {
+	from, _ := r.progress.Plan.Waves[i].Batch(batch + 1)
+	for n := range targets {
+		if targets[n].Started > 0 {
+			targets[n].Started += from
+		}
+	}
 }
 
 // flyingIn names the first targets that are in flight in an open wave that was stopped.
@@ -107,16 +106,25 @@ func (r *rollout) gather(ctx workflow.Context, i int, opened int, lost []int) ([
 // together lists the outcomes of the first batches of a wave, those that have none as lost.
 func (r *rollout) together(ctx workflow.Context, i int, batches int) ([]TargetOutcome, error) {
 	var out []TargetOutcome
+	var last int64
 	for n := range batches {
+		first := len(out)
 		if o := r.batched[i][n].outcome; o != nil {
 			out = append(out, o.Targets...)
+			r.ordered(i, n, out[first:])
+			for _, t := range o.Targets {
+				last = max(last, t.Begun)
+			}
 			continue
 		}
 		slice, err := r.loadBatch(ctx, i, n+1)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, lostTargets(i, inWave(n+1, 1)-1, slice.Wave.Targets, "batch")...)
+		out = append(out, lostTargets(i, first, slice.Wave.Targets, "batch")...)
+		for k := range out[first:] {
+			out[first+k].Begun = last // when they began is not known: after the batches before
+		}
 	}
 	return out, nil
 }
