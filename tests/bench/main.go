@@ -82,7 +82,7 @@ type options struct {
 // parse reads the command line. The figures of a run without flags are those that the documentation gives.
 func parse(args []string, usage io.Writer) (options, error) {
 	o := options{
-		cells:   sizes{{400, 50, 3}, {400, 200, 3}, {1200, 200, 1}},
+		cells:   sizes{{400, 50, 3}, {400, 200, 3}, {1200, 50, 1}, {1200, 200, 1}},
 		checked: sizes{{400, 200, 1}},
 		// A start follows each end, some 25 a second: there is always one to stop, and two cores are half busy.
 		quiet: signalLoad{Load: "steady", Trials: 100, Targets: 200, InFlight: 12, OperationMin: 300 * time.Millisecond, OperationMax: 600 * time.Millisecond, MaxBusy: maxBusy},
