@@ -512,7 +512,7 @@ func (b *batched) current() Report {
 	}
 	waiters := make([]int, len(b.slice.Dependencies))
 	for n, one := range b.batches {
-		if one.report.Sequence == 0 {
+		if len(one.report.Report.States) == 0 { // it has said nothing, or was stopped before it had read its targets
 			r.States[policy.Pending] += b.state.Batches[n].Size
 			continue
 		}

@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/mock"
+
+	"github.com/seed-a0a4f4e3/sluice/activities"
 	"github.com/seed-a0a4f4e3/sluice/activities/metrics"
 	"github.com/seed-a0a4f4e3/sluice/executors"
 	"github.com/seed-a0a4f4e3/sluice/policy"
@@ -349,5 +352,21 @@ func TestBatchesTryAgainWhatOthersWaitFor(t *testing.T) {
 	w.send(time.Hour, Abort, nil)
 	if s := w.run(); s.State != Succeeded || s.Counts[policy.Succeeded] != 6 {
 		t.Errorf("state %s (%s), %v", s.State, s.Reason, s.Counts)
+	}
+}
+
+// A batch that is stopped before it has read its targets has reported none: they are still there to be counted.
+func TestABatchThatWasStoppedEarlyIsCounted(t *testing.T) {
+	w := inBatches(t, 6, 2, policy.WaveRule{MaxConcurrency: amount(2)})
+	w.fleet.on["apply t01"] = refuses
+	w.env.OnActivity("LoadWave", mock.Anything, mock.MatchedBy(func(ref activities.WaveRef) bool { return ref.Batch == 2 })).Return(w.acts.LoadWave).After(time.Hour)
+	w.env.OnActivity("LoadWave", mock.Anything, mock.Anything).Return(w.acts.LoadWave)
+	w.hangChanges(map[string]time.Duration{"apply t01": 15 * time.Minute, "apply t02": 30 * time.Minute})
+	w.send(10*time.Minute, Abort, nil)
+	var between RolloutStatus
+	w.env.RegisterDelayedCallback(func() { between = w.status() }, 20*time.Minute)
+	w.run()
+	if between.Counts[policy.Pending] != 4 || between.Counts[policy.Applying] != 1 || between.Counts[policy.Failed] != 1 {
+		t.Errorf("while it is aborted: %s, %v", between.State, between.Counts)
 	}
 }
