@@ -326,7 +326,8 @@ func (s BatchedWave) turns(d *BatchesDecision) {
 		if first == 0 || first == holder {
 			continue
 		}
-		if holder == 0 || s.Batches[holder-1].Ended || !s.Batches[holder-1].busy(k) {
+		// A report from before the turn was last given says nothing of what has been started in it.
+		if holder == 0 || s.Batches[holder-1].Ended || s.Batches[holder-1].Current && !s.Batches[holder-1].busy(k) {
 			d.Turns[k] = first
 		}
 	}

@@ -301,3 +301,18 @@ func TestStuckBatchesHold(t *testing.T) {
 		t.Errorf("with one that may be reached by now: %s (%s), again %t", d.Phase, d.Reason, d.Again)
 	}
 }
+
+// A turn that was ended, and given again before the batch's word on that came, is not over by that word: the batch may have
+// started a target since, and two of one pace would be in flight.
+func TestATurnIsNotOverByAnOldReport(t *testing.T) {
+	s := BatchedWave{MaxConcurrency: 2, Turns: []int{0, 2}, Batches: []BatchProgress{
+		{Size: 2, Known: true, Current: true, Counts: WaveCounts{Pending: 1, Succeeded: 1}, Uses: []bool{false, true}, Flying: []bool{false, false}, Turns: []bool{false, false}},
+		{Size: 2, Known: true, Counts: WaveCounts{Pending: 2}, Uses: []bool{false, true}, Flying: []bool{false, false}, Turns: []bool{false, false}}}}
+	if d := DecideBatches(s); d.Turns[1] != 2 {
+		t.Errorf("the turn went to batch %d on old news", d.Turns[1])
+	}
+	s.Batches[1].Current = true
+	if d := DecideBatches(s); d.Turns[1] != 1 {
+		t.Errorf("it is batch %d's turn, want the first that uses the pace", d.Turns[1])
+	}
+}
