@@ -346,7 +346,7 @@ func runRandom(t *testing.T, seed uint64, batches int, commands bool) outcomeOfR
 
 // The same rollout must come to the same end whether batches share its waves or not.
 func TestBatchesEndAsWholeWavesDo(t *testing.T) {
-	for seed := range uint64(25) {
+	for seed := range uint64(36) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			want := runRandom(t, seed, 0, false)
 			for _, batches := range []int{2, 3} {
@@ -379,7 +379,7 @@ func TestBatchesEndAsWholeWavesDo(t *testing.T) {
 
 // Whatever people do meanwhile, a wave of batches ends, answers, and counts each of its targets once.
 func TestBatchesBearAnyCommand(t *testing.T) {
-	for seed := range uint64(25) {
+	for seed := range uint64(12) {
 		for _, batches := range []int{0, 2, 3} {
 			t.Run(fmt.Sprint(seed, " in ", batches), func(t *testing.T) { runRandom(t, seed, batches, true) })
 		}
