@@ -18,7 +18,8 @@ import (
 	"github.com/seed-a0a4f4e3/sluice/workflows"
 )
 
-// largeFleet is how many clusters the waves of batches have: three batches, or two in the subset.
+// largeFleet is how many clusters the waves of batches have: three batches, or two in the subset. Such a wave takes the whole
+// machine, so that these tests run beside no other.
 func largeFleet() int {
 	if full {
 		return 1200
@@ -66,7 +67,6 @@ func clusters(from, to int) []string {
 // A budget that is exceeded while two batches are in flight must stop both, count over both, keep the order, and bring back
 // what was reached in both and nothing else.
 func TestBreachAcrossBatches(t *testing.T) {
-	t.Parallel()
 	const concurrency, budget = 40, 6
 	var stuck, bad []string
 	l := startLarge(t, fmt.Sprintf("  - failureThreshold: {maxFailures: %d}\n  - rollback: {onBreach: rollout, maxConcurrency: 60}\n"+
@@ -126,7 +126,6 @@ func TestBreachAcrossBatches(t *testing.T) {
 
 // With a bounded budget the slots of all batches together never exceed budget + 1 - failures, and the wave comes to its end.
 func TestBoundedBudgetOverBatches(t *testing.T) {
-	t.Parallel()
 	const concurrency, budget = 60, 45
 	var bad []string
 	l := startLarge(t, fmt.Sprintf("  - failureThreshold: {maxFailures: %d, bounded: true}\n  - rollback: {onTargetFailed: none}\n"+
