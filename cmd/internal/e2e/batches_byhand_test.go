@@ -15,6 +15,17 @@ import (
 	"github.com/seed-a0a4f4e3/sluice/workflows"
 )
 
+// cluster is a cluster's name.
+func cluster(n int) string { return fmt.Sprintf("c%02d", n) }
+
+func clusters(from, to int) []string {
+	var out []string
+	for n := from; n <= to; n++ {
+		out = append(out, cluster(n))
+	}
+	return out
+}
+
 // TestWhatIsEndedByHandAmongBatches fails when somebody terminates or cancels a batch, or the wave above it, and the rollout
 // hangs, forgets a target, or says of one more than it knows. Four clusters are in the middle of their change.
 func TestWhatIsEndedByHandAmongBatches(t *testing.T) {

@@ -1,3 +1,8 @@
+//go:build !race
+
+// Under the race detector the embedded server takes some ten times as long, and so large a wave a quarter of an hour. The
+// batches' own code is run under it in virtual time, and by the tests of what ends them by hand.
+
 package e2e
 
 import (
@@ -51,17 +56,6 @@ func startLarge(t *testing.T, rules string, takes fleet.Span, adverse func(first
 	l.startWorker()
 	l.in = l.start(simDocuments(l.url, l.size, rules), "v2")
 	return l
-}
-
-// cluster is a cluster's name.
-func cluster(n int) string { return fmt.Sprintf("c%02d", n) }
-
-func clusters(from, to int) []string {
-	var out []string
-	for n := from; n <= to; n++ {
-		out = append(out, cluster(n))
-	}
-	return out
 }
 
 // A budget that is exceeded while two batches are in flight must stop both, count over both, keep the order, and bring back
