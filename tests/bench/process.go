@@ -69,14 +69,14 @@ func (s *spawner) start(ctx context.Context, name string, environ []string, read
 	err = <-failed
 	_ = write.Close() // the program has its own
 	if err != nil {
-		_ = read.Close()
+		_ = read.Close() // nothing was ever written to it
 		return nil, fmt.Errorf("start the %s: %w", name, err)
 	}
 	p := &process{name: name, cmd: cmd, ended: make(chan struct{})}
 	up := make(chan struct{})
 	go func() {
 		p.follow(bufio.NewReader(read), up, ready)
-		_ = read.Close()
+		_ = read.Close() // it was read to its end
 		_ = cmd.Wait() // how it ended is asked for where that matters
 		close(p.ended)
 	}()

@@ -213,7 +213,8 @@ func (in *installation) kill(what victims, away time.Duration, meanwhile func())
 	}
 	both.Wait()
 	meanwhile()
-	time.Sleep(away) // the drawn time in which it is dead
+	// The drawn time in which it is dead is the scenario's: nothing is waited for, and no condition ends it.
+	<-time.After(away)
 	if err := in.start(what); err != nil {
 		return err
 	}

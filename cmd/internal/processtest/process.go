@@ -104,7 +104,7 @@ func Start(t testing.TB, role string, order, ready any) (*Process, error) {
 	}
 	go func() {
 		_ = p.cmd.Wait() // how it ended is in its ProcessState
-		_ = stdin.Close()
+		_ = stdin.Close() // its other end died with the process
 		close(p.ended)
 	}()
 	t.Cleanup(p.Kill)
