@@ -77,7 +77,7 @@ func (s *spawner) start(ctx context.Context, name string, environ []string, read
 	go func() {
 		p.follow(bufio.NewReader(read), up, ready)
 		_ = read.Close() // it was read to its end
-		_ = cmd.Wait() // how it ended is asked for where that matters
+		_ = cmd.Wait()   // how it ended is asked for where that matters
 		close(p.ended)
 	}()
 	timeout := time.NewTimer(readyTimeout)

@@ -103,7 +103,7 @@ func Start(t testing.TB, role string, order, ready any) (*Process, error) {
 		return nil, err
 	}
 	go func() {
-		_ = p.cmd.Wait() // how it ended is in its ProcessState
+		_ = p.cmd.Wait()  // how it ended is in its ProcessState
 		_ = stdin.Close() // its other end died with the process
 		close(p.ended)
 	}()
