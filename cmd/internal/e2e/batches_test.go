@@ -125,7 +125,7 @@ func TestBoundedBudgetOverBatches(t *testing.T) {
 	l := startLarge(t, fmt.Sprintf("  - failureThreshold: {maxFailures: %d, bounded: true}\n  - rollback: {onTargetFailed: none}\n"+
 		"  - waves: [{name: all, select: 'true', maxConcurrency: %d, maxFailures: %d}]\n", budget, concurrency, budget), fleet.Span{Min: time.Second, Max: 2 * time.Second}, func(first int) []fleet.Failure {
 		for n := 1; n <= largeFleet(); n++ {
-			if n%15 == 0 && len(bad) < 35 || n > first-5 && n < first {
+			if n%30 == 0 && len(bad) < 20 || n > first-5 && n < first {
 				bad = append(bad, cluster(n))
 			}
 		}
