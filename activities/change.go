@@ -151,6 +151,9 @@ func (a *Activities) Submit(ctx context.Context, ref ChangeRef) (executors.Ticke
 	if err != nil {
 		return executors.Ticket{}, err
 	}
+	if err := a.mayAsk(ctx, ref); err != nil {
+		return executors.Ticket{}, err
+	}
 	ticket, err := e.Submit(ctx, c)
 	a.at("submit.asked", ref.Target)
 	if err != nil {

@@ -109,6 +109,16 @@ func bookkeeping(ctx workflow.Context, summary string) workflow.Context {
 	})
 }
 
+// marking are the options of the mark of a stop. It is made within the workflow's task, whose commands wait for it: it gets
+// hardly longer than one write takes, and is never tried twice.
+func marking(ctx workflow.Context) workflow.Context {
+	return workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
+		ScheduleToCloseTimeout: time.Second,
+		RetryPolicy:            &temporal.RetryPolicy{MaximumAttempts: 1},
+		Summary:                "Mark the stop for changes that are about to be asked for",
+	})
+}
+
 // child are the options of every child workflow: told to stop, not killed, when its parent goes.
 func child(ctx workflow.Context, id, queue, summary string, attributes ...temporal.SearchAttributeUpdate) workflow.Context {
 	return workflow.WithChildOptions(ctx, workflow.ChildWorkflowOptions{

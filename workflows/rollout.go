@@ -57,6 +57,7 @@ type rollout struct {
 	looking   int // targets being looked up
 	seen      map[string]bool
 	earlier   bool // it began when no single target could be taken back
+	marked    bool // its stop is on record
 	timeline  []Event
 	sequence  int // of records
 	recording bool
@@ -404,6 +405,7 @@ func (r *rollout) controlOf(i int) policy.Control {
 
 // tellWaves passes the present control to all that is open.
 func (r *rollout) tellWaves(ctx workflow.Context) {
+	r.markStop(ctx)
 	for i := range r.progress.Waves {
 		if r.progress.Waves[i].Open {
 			r.waves[i].tell(ctx, r.controlOf(i))
@@ -418,6 +420,22 @@ func (r *rollout) tellWaves(ctx workflow.Context) {
 			part.child.SignalChildWorkflow(ctx, controlSignal, policy.ControlStop)
 		}
 	}
+}
+
+// markStop has a stop that nothing undoes noted where targets look before they ask: where many are in flight, the signals
+// that tell them take their time.
+func (r *rollout) markStop(ctx workflow.Context) {
+	open := len(r.lateOpen) > 0 || slices.ContainsFunc(r.progress.Waves, func(w policy.WaveProgress) bool { return w.Open })
+	if r.marked || !open || r.control() != policy.ControlStop || workflow.GetVersion(ctx, changeMarksStop, workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+		return
+	}
+	r.marked = true
+	mark := workflow.ExecuteLocalActivity(marking(ctx), acts.MarkStopped, r.in.Rollout)
+	workflow.Go(ctx, func(ctx workflow.Context) {
+		if err := mark.Get(ctx, nil); err != nil {
+			workflow.GetLogger(ctx).Warn("The stop could not be marked; targets hear of it by signal alone", "error", err)
+		}
+	})
 }
 
 // open opens a wave.

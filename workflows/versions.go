@@ -14,4 +14,6 @@ const (
 	changeGoesOn = "say that a wave goes on"
 	// changeTellsHeld: a wave tells its rollout of each further target that a person should look at.
 	changeTellsHeld = "tell of each that needs a look"
+	// changeMarksStop: a stop is noted in the ledger, where each change that is about to be asked for looks.
+	changeMarksStop = "mark a stop"
 )

@@ -25,6 +25,7 @@ const (
 	Snapshot = "snapshot" // the fleet as planned
 	Plan     = "plan"     // waves and targets
 	Chunk    = "chunk"    // a part of an upload that is not complete yet
+	Stopped  = "stopped"  // a mark: the rollout of this key asks for no further change
 )
 
 // Digest returns the key of a blob: "sha256:" and the hex digest of its bytes.

@@ -16,7 +16,7 @@ import (
 )
 
 // stored are the scenarios and how many histories each has at least: one that has lost its files proves nothing.
-var stored = map[string]int{"finished": 8, "rejected": 2, "rolled-back": 10, "aborted": 4, "by-hand": 14, "gradual": 8, "waiting": 3, "batches-breached": 7}
+var stored = map[string]int{"finished": 8, "rejected": 2, "rolled-back": 10, "aborted": 4, "by-hand": 14, "gradual": 8, "waiting": 3, "batches-breached": 7, "stopped": 8}
 
 func TestStoredHistoriesReplay(t *testing.T) {
 	for scenario, atLeast := range stored {

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
@@ -118,6 +119,11 @@ resourceSelector: 'true'
 			l.until("it waits for Staging", func(s workflows.RolloutStatus) bool { return strings.Contains(s.Reason, `environment "Staging"`) })
 			l.signal(workflows.Abort, workflows.Command{By: "bob"})
 		}, workflows.Aborted, []string{workflows.RolloutType, workflows.WaveType}},
+		{"stopped", `  - waves: [{name: all, select: 'true', maxConcurrency: 2}]
+`, func(s *fleet.Scenario) { s.Duration = fleet.Span{Min: time.Second, Max: time.Second} }, func(l *lane) {
+			l.until("some are done, and others in flight", func(s workflows.RolloutStatus) bool { return s.Counts[policy.Succeeded] > 0 })
+			l.signal(workflows.RollBack, workflows.Command{By: "bob"})
+		}, workflows.RolledBack, []string{workflows.RolloutType, workflows.WaveType, workflows.TargetType, workflows.RollbackType}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
