@@ -84,8 +84,8 @@ func parse(args []string, usage io.Writer) (options, error) {
 	o := options{
 		cells:   sizes{{400, 50, 3}, {400, 200, 3}, {1200, 50, 1}, {1200, 200, 1}},
 		checked: sizes{{400, 200, 1}},
-		// A start follows each end: there is always one to stop, and two cores are 60 % busy.
-		quiet: signalLoad{Load: "steady", Trials: 100, Targets: 200, InFlight: 30, OperationMin: 300 * time.Millisecond, OperationMax: 600 * time.Millisecond, MaxBusy: maxBusy},
+		// A start follows each end: there is always one to stop, and two cores are some 60 % busy.
+		quiet: signalLoad{Load: "steady", Trials: 100, Targets: 200, InFlight: 24, OperationMin: 300 * time.Millisecond, OperationMax: 600 * time.Millisecond, MaxBusy: maxBusy},
 		// Everything at once, as fast as the machine can. Each trial takes half a minute.
 		saturated: signalLoad{Load: "saturated", Trials: 5, Targets: 400, InFlight: 200},
 	}
