@@ -308,6 +308,18 @@ func TestBatchesGoBackInTheOrderOfTheirStarts(t *testing.T) {
 	}
 }
 
+// holdsWithoutFirst runs one wave in two batches, the first target of which refuses its change, and returns how the rollout stood
+// after an hour.
+func holdsWithoutFirst(w *world) RolloutStatus {
+	w.replan(func(p *policy.Plan) { p.Waves[0].Batches, p.Waves[0].Budget.MaxFailures = 2, *amount(1) })
+	w.fleet.on["apply a"] = refuses
+	var held RolloutStatus
+	w.env.RegisterDelayedCallback(func() { held = w.status() }, time.Hour)
+	w.send(2*time.Hour, Abort, nil)
+	w.run()
+	return held
+}
+
 // Where only some targets keep a pace, the others start in no order: one that waits for what has failed must not keep those of
 // later batches from their turn.
 func TestBatchesPassOverWhatWaitsForOthers(t *testing.T) {
@@ -316,12 +328,7 @@ func TestBatchesPassOverWhatWaitsForOthers(t *testing.T) {
 	w := newWorldOf(t, []policy.Policy{p,
 		{Name: "pace", Selectors: []policy.Selector{{Resource: "c,g"}}, Gradual: &policy.GradualRollout{Type: policy.Linear, Interval: policy.Duration(time.Minute), Overlap: true}},
 		{Name: "after", Selectors: []policy.Selector{{Resource: "b,c"}}, WaitFor: []policy.WaitFor{{Name: "a", Kind: policy.WaitForTarget}}}}, names...)
-	w.replan(func(p *policy.Plan) { p.Waves[0].Batches, p.Waves[0].Budget.MaxFailures = 2, *amount(1) })
-	w.fleet.on["apply a"] = refuses
-	var held RolloutStatus
-	w.env.RegisterDelayedCallback(func() { held = w.status() }, time.Hour)
-	w.send(2*time.Hour, Abort, nil)
-	w.run()
+	held := holdsWithoutFirst(w)
 	if held.State != Holding || held.Counts[policy.Succeeded] != 5 || held.Counts[policy.Waiting] != 2 {
 		t.Errorf("%s (%s), %v, asked %v", held.State, held.Reason, held.Counts, w.fleet.log())
 	}
@@ -333,12 +340,7 @@ func TestBatchesHoldForAPersonWhereAPaceIsBlocked(t *testing.T) {
 	p := policy.Policy{Name: "p", FailureThreshold: &policy.FailureThreshold{MaxFailures: amount(1)}}
 	w := newWorldOf(t, []policy.Policy{p, {Name: "pace", Gradual: &policy.GradualRollout{Type: policy.Linear}},
 		{Name: "after", Selectors: []policy.Selector{{Resource: "c"}}, WaitFor: []policy.WaitFor{{Name: "a", Kind: policy.WaitForTarget}}}}, "a", "b", "c", "d", "e", "f", "g", "h")
-	w.replan(func(p *policy.Plan) { p.Waves[0].Batches, p.Waves[0].Budget.MaxFailures = 2, *amount(1) })
-	w.fleet.on["apply a"] = refuses
-	var held RolloutStatus
-	w.env.RegisterDelayedCallback(func() { held = w.status() }, time.Hour)
-	w.send(2*time.Hour, Abort, nil)
-	w.run()
+	held := holdsWithoutFirst(w)
 	if held.State != Holding || held.Counts[policy.Succeeded] != 1 || held.Counts[policy.Waiting] != 6 {
 		t.Errorf("%s (%s), %v, asked %v", held.State, held.Reason, held.Counts, w.fleet.log())
 	}
