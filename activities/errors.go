@@ -15,6 +15,7 @@ const (
 	TypeUnreachable  = "Unreachable"  // retried as often as the caller's policy says
 	TypeRejected     = "Rejected"     // final: asking again will not help
 	TypeBlocked      = "Blocked"      // final for this call: the workflow waits and asks again
+	TypeStopped      = "Stopped"      // final: the rollout's stop is marked, and on its way to the target's workflow
 	TypeNotSubmitted = "NotSubmitted" // final: the operation never started and never will
 	TypeRunning      = "StillRunning" // retried: it is no error at all
 	TypeInvalid      = "Invalid"      // final: the input cannot be acted on

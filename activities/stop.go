@@ -28,7 +28,7 @@ func (a *Activities) mayAsk(ctx context.Context, ref ChangeRef) error {
 	_, err := a.Blobs.Blob(ctx, ledger.Stopped, ref.Rollout)
 	switch {
 	case err == nil:
-		return temporal.NewNonRetryableApplicationError("the rollout has been stopped", TypeBlocked, nil)
+		return temporal.NewNonRetryableApplicationError("the rollout has been stopped", TypeStopped, nil)
 	case !errors.Is(err, ledger.ErrNotFound):
 		activity.GetLogger(ctx).Warn("Whether the rollout has been stopped could not be read; its own stop comes as a signal", "error", err)
 	}

@@ -71,6 +71,19 @@ func TestStopReachesWhatIsAboutToAsk(t *testing.T) {
 	}
 }
 
+// A target that was kept from asking waits for its stop, however late that comes: at its deadline it has not failed.
+func TestAMarkedTargetWaitsForItsStop(t *testing.T) {
+	w := newWorld(t, waves("a"), "a")
+	if err := w.acts.MarkStopped(t.Context(), "R1"); err != nil {
+		t.Fatal(err)
+	}
+	w.send(2*time.Hour, Abort, nil) // the deadline is one
+	s := w.run()
+	if s.State != Aborted || s.Counts[policy.Pending] != 1 || len(w.fleet.log()) != 0 {
+		t.Errorf("%s (%s), %v, asked %v; nothing was asked, and nothing failed", s.State, s.Reason, s.Counts, w.fleet.log())
+	}
+}
+
 // A pause, a rollback of one target, and a breach after which what has begun finishes with its checks, are no such stop.
 func TestOnlyAStopForGoodIsMarked(t *testing.T) {
 	w := newWorld(t, waves("a", "b"), "a", "b")

@@ -328,6 +328,9 @@ func (t *target) ask(ctx workflow.Context) (r executors.Result, asked bool) {
 			return executors.Result{Outcome: executors.Blocked, Reason: cause(err)}, false
 		case failure == activities.TypeUnreachable:
 			return executors.Result{Outcome: executors.Unreachable, Reason: cause(err)}, false
+		case failure == activities.TypeStopped:
+			t.awaitStop(ctx, cause(err))
+			return executors.Result{}, false
 		}
 		// Any other error means that the effect is unknown: Await finds out.
 		t.asking = true
@@ -349,6 +352,17 @@ func (t *target) ask(ctx workflow.Context) (r executors.Result, asked bool) {
 			return executors.Result{Outcome: executors.Indeterminate, Reason: "what became of the change is unknown: " + cause(err)}, true
 		}
 	}
+}
+
+// awaitStop waits for the stop whose mark kept the change from being asked for. It needs no time limit: the signal is under
+// way, however late, and what was only not asked must not end as failed at its deadline.
+func (t *target) awaitStop(ctx workflow.Context, marked string) {
+	t.stage, t.result.Reason = policy.Waiting, marked
+	t.details(ctx)
+	if err := workflow.Await(ctx, t.stopped); err != nil {
+		marked = err.Error()
+	}
+	t.end(policy.Pending, "not started: %s", marked)
 }
 
 // operation is the idempotency key of the current intent.
