@@ -101,12 +101,14 @@ func expected(msg string, tags []tag.Tag) bool {
 	if strings.HasPrefix(msg, "HTTP API port has not been set") {
 		return true
 	}
-	// A queue task is given up and tried again when its poller has gone, as after every stop of a worker. Errors arrive
+	// A queue task is given up and tried again when its poller has gone, as after every stop of a worker. The server's own
+	// worker may ask the frontend before that is up, and asks again; one that never comes up fails the start. Errors arrive
 	// here as text.
 	for _, t := range tags {
 		switch t.Key() {
 		case "error", "error-type":
-			if v := t.Value(); v == context.Canceled.Error() || v == "serviceerror.Canceled" {
+			v := fmt.Sprint(t.Value())
+			if v == context.Canceled.Error() || v == "serviceerror.Canceled" || strings.HasSuffix(v, "Frontend is not healthy yet") {
 				return true
 			}
 		}

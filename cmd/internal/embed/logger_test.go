@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/server/common/log"
 	"go.temporal.io/server/common/log/tag"
 )
@@ -30,5 +32,20 @@ func TestATaskWhosePollerHasGoneIsNoWarning(t *testing.T) {
 	l.Error("Update workflow execution operation failed.", tag.Error(errors.New("disk I/O error")))
 	if text.Len() == said {
 		t.Error("an error that is news is not said")
+	}
+}
+
+// The server's services start at once, and one may ask another too early. It asks again, which is no news.
+func TestAServiceThatIsNotUpYetIsNoWarning(t *testing.T) {
+	var text bytes.Buffer
+	l := newLogger(slog.New(slog.NewTextHandler(&text, nil)))
+	early := serviceerror.NewUnavailable("Frontend is not healthy yet")
+	l.Error("service failures", tag.Operation("GetSystemInfo"), tag.Error(early))
+	l.Warn("error creating sdk client", tag.Error(fmt.Errorf("failed reaching server: %w", early)))
+	if text.Len() > 0 {
+		t.Errorf("it says %s", text.String())
+	}
+	if l.Error("service failures", tag.Error(serviceerror.NewUnavailable("disk I/O error"))); text.Len() == 0 {
+		t.Error("another service's failure is not said")
 	}
 }
